@@ -1,1 +1,30 @@
-//! (being written)
+//! The Clover family of block-diffusion language models.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`config`] | geometry, block-diffusion record and generation defaults, from a Hugging Face folder or a CMF header |
+//! | [`weights`] | tensors bound by name, with shape and encoding checks |
+//! | [`routing`] | expert choice and the block coreset, shared by every executor that routes on the host |
+//! | [`shaping`] | penalties, forbidden ids and ramps: how a row of logits becomes a pick |
+//! | [`executor`] | the seam: two verbs, *preview* and *commit*, over explicit sequences |
+//! | [`reference`] | the plain f32 executor that defines what every other one must compute |
+//!
+//! The mathematics is written down in `docs/architecture.md`.
+
+pub mod config;
+mod error;
+pub mod executor;
+mod file;
+pub mod reference;
+pub mod routing;
+pub mod shaping;
+pub mod state;
+pub mod weights;
+
+pub use config::{Config, Controls, LayerKind};
+pub use error::{Error, Result};
+pub use executor::{Executor, Limits, Part, Pass, PassStats, Score, Scored, SeqId, SnapshotId, Step};
+pub use file::ModelFile;
+pub use shaping::{Pick, Shaping};
+pub use state::{LayerState, SequenceState};
+pub use weights::Weights;
