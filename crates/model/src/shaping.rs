@@ -13,8 +13,9 @@ pub struct Shaping<'a> {
     pub forbidden: &'a [u32],
     /// Ids already in the response with their counts; each id once.
     pub counts: &'a [(u32, u32)],
-    /// 1-based response position that row 0 of the part would fill.
-    pub first_position: u32,
+    /// 1-based response position that row 0 of the part would fill; zero or negative when row 0 lies
+    /// in the prompt.
+    pub first_position: i32,
     /// The think-end ramp applies: its id is neither in the response nor fixed in the block.
     pub think_open: bool,
 }
@@ -25,7 +26,7 @@ impl Shaping<'_> {
     /// length ramp to every stop id; add the think-end ramp.
     pub fn apply(&self, row: usize, logits: &mut [f32]) {
         let c = self.controls;
-        let position = self.first_position.saturating_add(row as u32);
+        let position = self.first_position.saturating_add(row as i32);
         let mut edit = |id: u32, f: &dyn Fn(f32) -> f32| {
             if let Some(l) = logits.get_mut(id as usize) {
                 *l = f(*l);

@@ -151,7 +151,7 @@ impl Ramp {
     pub const OFF: Ramp = Ramp { strength: 0.0, start: 0, window: 1 };
 
     /// Bias at a 1-based response position.
-    pub fn at(&self, position: u32) -> f32 {
+    pub fn at(&self, position: i32) -> f32 {
         let rise = (f64::from(position) - f64::from(self.start)) / f64::from(self.window.max(1));
         (rise.clamp(0.0, 1.0) * f64::from(self.strength)) as f32
     }
