@@ -18,17 +18,13 @@ fn weights() -> Vec<f32> {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (state >> 8) as f32 / (1 << 24) as f32 - 0.5
     };
-    (0..ROWS * COLS)
-        .map(|_| 0.05 * (uniform() + uniform() + uniform()))
-        .collect()
+    (0..ROWS * COLS).map(|_| 0.05 * (uniform() + uniform() + uniform())).collect()
 }
 
 fn encoders(c: &mut Criterion) {
     let values = weights();
     let mut group = c.benchmark_group("encode");
-    group
-        .throughput(Throughput::Bytes(4 * values.len() as u64))
-        .sample_size(10);
+    group.throughput(Throughput::Bytes(4 * values.len() as u64)).sample_size(10);
     for encoding in Encoding::ALL {
         let mut payload = vec![0; encoding.byte_len(&[ROWS, COLS]).unwrap() as usize];
         group.bench_function(encoding.name(), |b| {
@@ -41,11 +37,8 @@ fn decoders(c: &mut Criterion) {
     let values = weights();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("bench.cmf");
-    let spec = |encoding: Encoding| TensorSpec {
-        name: encoding.name().into(),
-        encoding,
-        shape: vec![ROWS, COLS],
-    };
+    let spec =
+        |encoding: Encoding| TensorSpec { name: encoding.name().into(), encoding, shape: vec![ROWS, COLS] };
     let specs = Encoding::ALL.map(spec).to_vec();
     let mut writer = Writer::create(&path, serde_json::json!({}), b"", specs).unwrap();
     for (index, encoding) in Encoding::ALL.into_iter().enumerate() {
@@ -56,9 +49,7 @@ fn decoders(c: &mut Criterion) {
     let container = Container::open(&path).unwrap();
 
     let mut group = c.benchmark_group("decode_rows_one_thread");
-    group
-        .throughput(Throughput::Bytes(4 * values.len() as u64))
-        .sample_size(10);
+    group.throughput(Throughput::Bytes(4 * values.len() as u64)).sample_size(10);
     let mut out = vec![0.0; ROWS * COLS];
     for tensor in container.tensors() {
         group.bench_function(tensor.name, |b| {
@@ -70,9 +61,7 @@ fn decoders(c: &mut Criterion) {
 fn hashing(c: &mut Criterion) {
     let bytes = vec![7; 64 << 20];
     let mut group = c.benchmark_group("hash64_one_thread");
-    group
-        .throughput(Throughput::Bytes(bytes.len() as u64))
-        .sample_size(10);
+    group.throughput(Throughput::Bytes(bytes.len() as u64)).sample_size(10);
     group.bench_function("64 MiB", |b| b.iter(|| hash64(black_box(&bytes))));
 }
 

@@ -69,11 +69,7 @@ impl Container {
         let path = path.as_ref().to_path_buf();
         let io = |action| {
             let path = path.clone();
-            move |error| Error::Io {
-                path,
-                action,
-                error,
-            }
+            move |error| Error::Io { path, action, error }
         };
         let file = File::open(&path).map_err(io("open"))?;
         let metadata = file.metadata().map_err(io("inspect"))?;
@@ -83,10 +79,7 @@ impl Container {
         }
         if metadata.len() == 0 {
             // Not every system can map an empty file.
-            return Err(Error::Invalid {
-                path,
-                problem: FormatError::TooShort { len: 0 },
-            });
+            return Err(Error::Invalid { path, problem: FormatError::TooShort { len: 0 } });
         }
         // SAFETY: the mapping is read-only. That nobody else changes the file is the documented
         // condition of this type; there is no way to enforce it.
@@ -104,11 +97,7 @@ impl Container {
 
     fn new(path: PathBuf, source: Source) -> Result<Container, Error> {
         match Index::parse(source.bytes()) {
-            Ok(index) => Ok(Container {
-                path,
-                source,
-                index,
-            }),
+            Ok(index) => Ok(Container { path, source, index }),
             Err(problem) => Err(Error::Invalid { path, problem }),
         }
     }
@@ -146,10 +135,7 @@ impl Container {
 
     /// All tensors, in the order of the directory.
     pub fn tensors(&self) -> Tensors<'_> {
-        Tensors {
-            container: self,
-            ids: 0..self.index.by_name.len() as u32,
-        }
+        Tensors { container: self, ids: 0..self.index.by_name.len() as u32 }
     }
 
     /// The tensor called `name`.
@@ -198,11 +184,7 @@ impl Container {
             })?;
             let (mapped, now) = (self.file_len(), metadata.len());
             if mapped != now {
-                return Err(Error::Changed {
-                    path: self.path.clone(),
-                    mapped,
-                    now,
-                });
+                return Err(Error::Changed { path: self.path.clone(), mapped, now });
             }
         }
         Ok(verify::verify(self, &self.index, progress))
@@ -231,9 +213,7 @@ impl<'a> Iterator for Tensors<'a> {
     type Item = Tensor<'a>;
 
     fn next(&mut self) -> Option<Tensor<'a>> {
-        self.ids
-            .next()
-            .map(|id| self.container.tensor(TensorId(id)))
+        self.ids.next().map(|id| self.container.tensor(TensorId(id)))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -269,9 +249,7 @@ impl Tensor<'_> {
         match self.shape {
             [] => 1,
             // Without columns there may be more rows than memory could hold.
-            [leading @ .., _] => leading
-                .iter()
-                .fold(1, |n: usize, &dim| n.saturating_mul(dim)),
+            [leading @ .., _] => leading.iter().fold(1, |n: usize, &dim| n.saturating_mul(dim)),
         }
     }
 
@@ -285,11 +263,7 @@ impl Tensor<'_> {
     /// # Errors
     /// None for a tensor that a container gave out.
     pub fn decode(&self) -> Result<Vec<f32>, Error> {
-        Ok(encoding::decode(
-            self.encoding,
-            self.bytes,
-            (self.rows(), self.cols()),
-        )?)
+        encoding::decode(self.encoding, self.rows(), self.cols(), self.bytes)
     }
 
     /// The values of some [rows](Tensor::rows), row-major, on this thread.
@@ -297,23 +271,12 @@ impl Tensor<'_> {
     /// # Errors
     /// If `rows` passes the end or `out` does not hold `rows.len() * cols` values.
     pub fn decode_rows(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), Error> {
-        let shape = (self.rows(), self.cols());
-        Ok(encoding::decode_rows(
-            self.encoding,
-            self.bytes,
-            shape,
-            rows,
-            out,
-        )?)
+        encoding::decode_rows(self.encoding, self.rows(), self.cols(), self.bytes, rows, out)
     }
 }
 
 impl fmt::Debug for Tensor<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Tensor({} {} {:?} at {})",
-            self.name, self.encoding, self.shape, self.offset
-        )
+        write!(f, "Tensor({} {} {:?} at {})", self.name, self.encoding, self.shape, self.offset)
     }
 }

@@ -42,45 +42,29 @@ impl Directory {
 
     /// Bytes that a directory of `count` tensors with `names` bytes of names takes.
     pub(crate) fn byte_len(count: usize, names: usize) -> Option<u64> {
-        (count as u64)
-            .checked_mul(RECORD_LEN)?
-            .checked_add(HEAD_LEN + names as u64)
+        (count as u64).checked_mul(RECORD_LEN)?.checked_add(HEAD_LEN + names as u64)
     }
 
     /// Reads and checks a directory over a data section of `data_len` bytes. Names are not
     /// compared with each other here.
     pub(crate) fn parse(bytes: &[u8], data_len: u64) -> Result<Directory, FormatError> {
         let len = bytes.len() as u64;
-        let fail = |what, count, pool| FormatError::Directory {
-            what,
-            count,
-            pool,
-            len,
-        };
+        let fail = |what, count, pool| FormatError::Directory { what, count, pool, len };
         let Some(head) = bytes.first_chunk::<{ HEAD_LEN as usize }>() else {
             return Err(fail("shorter than its 16-byte head", 0, 0));
         };
         let (count, pool) = (u64_at(head, 0), u64_at(head, 8));
-        let records_end = count
-            .checked_mul(RECORD_LEN)
-            .and_then(|n| n.checked_add(HEAD_LEN));
+        let records_end = count.checked_mul(RECORD_LEN).and_then(|n| n.checked_add(HEAD_LEN));
         if records_end.is_none_or(|end| end > len) {
             return Err(fail("more tensors than its length holds", count, pool));
         }
         if records_end.is_none_or(|end| pool < end) || pool > len {
-            return Err(fail(
-                "name pool outside the bytes after the records",
-                count,
-                pool,
-            ));
+            return Err(fail("name pool outside the bytes after the records", count, pool));
         }
         // Everything is inside `bytes` from here on: `count` is bounded by its length.
         let names = &bytes[pool as usize..];
         let records = bytes[HEAD_LEN as usize..].chunks_exact(RECORD_LEN as usize);
-        let mut directory = Directory {
-            entries: Vec::with_capacity(count as usize),
-            names: String::new(),
-        };
+        let mut directory = Directory { entries: Vec::with_capacity(count as usize), names: String::new() };
         for (index, record) in (0..count).zip(records) {
             directory.push_record(index, record, names, data_len)?;
         }
@@ -102,13 +86,8 @@ impl Directory {
         }
         let start = self.names.len();
         self.names.push_str(name);
-        let entry = parse_record(record, start..self.names.len(), data_len).map_err(|problem| {
-            FormatError::Tensor {
-                index,
-                name: name.into(),
-                problem,
-            }
-        })?;
+        let entry = parse_record(record, start..self.names.len(), data_len)
+            .map_err(|problem| FormatError::Tensor { index, name: name.into(), problem })?;
         self.entries.push(entry);
         Ok(())
     }
@@ -140,15 +119,10 @@ fn record_name<'a>(index: u64, record: &[u8], pool: &'a [u8]) -> Result<&'a str,
     let fail = |what| FormatError::TensorName { index, what };
     let at = u32_at(record, 0) as usize;
     let len = usize::from(u16::from_le_bytes([record[4], record[5]]));
-    let bytes = at
-        .checked_add(len)
-        .and_then(|end| pool.get(at..end))
-        .ok_or_else(|| {
-            let size = pool.len();
-            fail(format!(
-                "name (offset {at}, {len} bytes) passes the end of the name pool at {size}"
-            ))
-        })?;
+    let bytes = at.checked_add(len).and_then(|end| pool.get(at..end)).ok_or_else(|| {
+        let size = pool.len();
+        fail(format!("name (offset {at}, {len} bytes) passes the end of the name pool at {size}"))
+    })?;
     if bytes.is_empty() {
         return Err(fail("name is empty".into()));
     }
@@ -157,10 +131,8 @@ fn record_name<'a>(index: u64, record: &[u8], pool: &'a [u8]) -> Result<&'a str,
 
 fn parse_record(record: &[u8], name: Range<usize>, data_len: u64) -> Result<Entry, TensorProblem> {
     let (id, rank) = (record[6], record[7]);
-    let encoding = Encoding::from_id(id).ok_or_else(|| TensorProblem::Encoding {
-        id,
-        name: foreign_name(id),
-    })?;
+    let encoding =
+        Encoding::from_id(id).ok_or_else(|| TensorProblem::Encoding { id, name: foreign_name(id) })?;
     if usize::from(rank) > MAX_RANK {
         return Err(TensorProblem::Rank { found: rank });
     }
@@ -173,36 +145,17 @@ fn parse_record(record: &[u8], name: Range<usize>, data_len: u64) -> Result<Entr
         *slot = value as usize;
     }
     let (offset, len, hash) = (u64_at(record, 32), u64_at(record, 40), u64_at(record, 48));
-    let entry = Entry {
-        name,
-        encoding,
-        rank,
-        dims,
-        offset,
-        len,
-        hash,
-    };
-    let expected = encoding
-        .size_of(entry.shape())
-        .map_err(TensorProblem::Shape)?;
+    let entry = Entry { name, encoding, rank, dims, offset, len, hash };
+    let expected = encoding.size_of(entry.shape()).map_err(TensorProblem::Shape)?;
     if len != expected {
         let shape = entry.shape().to_vec();
-        return Err(TensorProblem::Length {
-            found: len,
-            expected,
-            encoding,
-            shape,
-        });
+        return Err(TensorProblem::Length { found: len, expected, encoding, shape });
     }
     if !offset.is_multiple_of(TENSOR_ALIGN) {
         return Err(TensorProblem::Alignment { offset });
     }
     if offset.checked_add(len).is_none_or(|end| end > data_len) {
-        return Err(TensorProblem::Range {
-            offset,
-            len,
-            data_len,
-        });
+        return Err(TensorProblem::Range { offset, len, data_len });
     }
     Ok(entry)
 }

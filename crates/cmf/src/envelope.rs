@@ -90,12 +90,9 @@ impl Envelope {
     /// Reads and checks the envelope of a whole file.
     pub(crate) fn parse(file: &[u8]) -> Result<Envelope, FormatError> {
         let file_len = file.len() as u64;
-        let bytes: &[u8; ENVELOPE_LEN as usize] = file
-            .first_chunk()
-            .ok_or(FormatError::TooShort { len: file_len })?;
-        let u32_at = |at: usize| {
-            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
+        let bytes: &[u8; ENVELOPE_LEN as usize] =
+            file.first_chunk().ok_or(FormatError::TooShort { len: file_len })?;
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
 
         let magic = [bytes[0], bytes[1], bytes[2], bytes[3]];
@@ -112,10 +109,7 @@ impl Envelope {
         let missing = features.0 & !Features::SUPPORTED;
         if missing != 0 {
             let missing = Features(missing);
-            return Err(FormatError::Features {
-                missing,
-                required: features.0,
-            });
+            return Err(FormatError::Features { missing, required: features.0 });
         }
         if !features.contains(Features::DIRECTORY) {
             return Err(FormatError::NoDirectoryBit { found: features.0 });
@@ -125,21 +119,12 @@ impl Envelope {
             let (offset, len) = (u64_at(at), u64_at(at + 8));
             match offset.checked_add(len) {
                 Some(end) if offset >= ENVELOPE_LEN && end <= file_len => Ok(offset..end),
-                _ => Err(FormatError::Section {
-                    section,
-                    offset,
-                    len,
-                    file_len,
-                }),
+                _ => Err(FormatError::Section { section, offset, len, file_len }),
             }
         };
         let absent = |section, at| match (u64_at(at), u64_at(at + 8)) {
             (0, 0) => Ok(()),
-            (offset, len) => Err(FormatError::ForeignSection {
-                section,
-                offset,
-                len,
-            }),
+            (offset, len) => Err(FormatError::ForeignSection { section, offset, len }),
         };
         let header = section("header", 0x10)?;
         let directory = section("directory", 0x20)?;
@@ -178,12 +163,8 @@ impl Envelope {
         put(0, &MAGIC);
         put(4, &VERSION.to_le_bytes());
         put(12, &self.features.0.to_le_bytes());
-        let sections = [
-            (0x10, &self.header),
-            (0x20, &self.directory),
-            (0x30, &self.data),
-            (0x50, &self.vocab),
-        ];
+        let sections =
+            [(0x10, &self.header), (0x20, &self.directory), (0x30, &self.data), (0x50, &self.vocab)];
         for (at, range) in sections {
             put(at, &range.start.to_le_bytes());
             put(at + 8, &(range.end - range.start).to_le_bytes());
@@ -203,11 +184,7 @@ fn refuse_overlap(mut sections: [(&'static str, &Range<u64>); 4]) -> Result<(), 
     for section in nonempty {
         if section.1.start < before.1.end {
             let at = section.1.start;
-            return Err(FormatError::Overlap {
-                first: before.0,
-                second: section.0,
-                at,
-            });
+            return Err(FormatError::Overlap { first: before.0, second: section.0, at });
         }
         before = section;
     }

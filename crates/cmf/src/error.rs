@@ -70,9 +70,7 @@ pub enum Error {
 #[non_exhaustive]
 pub enum FormatError {
     /// Shorter than the envelope.
-    #[error(
-        "{len} bytes are too few for the 128-byte CMF envelope; the file is truncated or not a CMF file"
-    )]
+    #[error("{len} bytes are too few for the 128-byte CMF envelope; the file is truncated or not a CMF file")]
     TooShort {
         /// File length in bytes.
         len: u64,
@@ -93,9 +91,7 @@ pub enum FormatError {
         found: u32,
     },
     /// Flags are reserved.
-    #[error(
-        "flags {found:#010x} at byte 8, expected 0; the file is damaged or from a newer writer"
-    )]
+    #[error("flags {found:#010x} at byte 8, expected 0; the file is damaged or from a newer writer")]
     Flags {
         /// The flags found.
         found: u32,
@@ -112,9 +108,7 @@ pub enum FormatError {
         required: u32,
     },
     /// Feature bit 0 is clear.
-    #[error(
-        "feature bit 0 (tensor directory) is clear in {found:#x} at byte 12; the file is damaged"
-    )]
+    #[error("feature bit 0 (tensor directory) is clear in {found:#x} at byte 12; the file is damaged")]
     NoDirectoryBit {
         /// All required bits.
         found: u32,
@@ -211,9 +205,7 @@ pub enum FormatError {
         expected: &'static str,
     },
     /// The directory's own structure is broken.
-    #[error(
-        "directory: {what} ({count} tensors, pool at {pool}, {len} bytes); the file is damaged"
-    )]
+    #[error("directory: {what} ({count} tensors, pool at {pool}, {len} bytes); the file is damaged")]
     Directory {
         /// What is wrong.
         what: &'static str,

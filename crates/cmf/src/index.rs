@@ -37,21 +37,13 @@ impl Index {
         check_hash("directory", bytes, envelope.directory_hash)?;
         let directory = Directory::parse(bytes, envelope.data.end - envelope.data.start)?;
         let by_name = order_by_name(&directory)?;
-        Ok(Index {
-            envelope,
-            header,
-            directory,
-            by_name,
-        })
+        Ok(Index { envelope, header, directory, by_name })
     }
 
     /// Position of the tensor called `name`.
     pub(crate) fn find(&self, name: &str) -> Option<u32> {
         let name_of = |&id: &u32| self.directory.name(&self.directory.entries[id as usize]);
-        let at = self
-            .by_name
-            .binary_search_by(|id| name_of(id).cmp(name))
-            .ok()?;
+        let at = self.by_name.binary_search_by(|id| name_of(id).cmp(name)).ok()?;
         Some(self.by_name[at])
     }
 }
@@ -59,9 +51,7 @@ impl Index {
 /// Whether the header describes a block-diffusion model: the one model fact that the container
 /// itself looks at, because a feature bit stands for it. A null is as good as no field.
 pub(crate) fn has_block_diffusion(header: &Value) -> bool {
-    header
-        .pointer("/arch/block_diffusion")
-        .is_some_and(|record| !record.is_null())
+    header.pointer("/arch/block_diffusion").is_some_and(|record| !record.is_null())
 }
 
 /// The bytes of a section that [`Envelope::parse`] accepted for this file.
@@ -74,11 +64,7 @@ fn check_hash(section: &'static str, bytes: &[u8], stored: u64) -> Result<(), Fo
     let computed = hash64(bytes);
     // Zero stands for "not hashed".
     if stored != 0 && stored != computed {
-        return Err(FormatError::SectionHash {
-            section,
-            stored,
-            computed,
-        });
+        return Err(FormatError::SectionHash { section, stored, computed });
     }
     Ok(())
 }
@@ -86,26 +72,18 @@ fn check_hash(section: &'static str, bytes: &[u8], stored: u64) -> Result<(), Fo
 fn parse_header(bytes: &[u8], stored_hash: u64) -> Result<Value, FormatError> {
     let len = bytes.len() as u64;
     if len > MAX_HEADER_LEN {
-        return Err(FormatError::HeaderSize {
-            len,
-            limit: MAX_HEADER_LEN,
-        });
+        return Err(FormatError::HeaderSize { len, limit: MAX_HEADER_LEN });
     }
     check_hash("header", bytes, stored_hash)?;
-    let header: Value = serde_json::from_slice(bytes).map_err(|error| FormatError::HeaderJson {
-        message: error.to_string(),
-    })?;
+    let header: Value = serde_json::from_slice(bytes)
+        .map_err(|error| FormatError::HeaderJson { message: error.to_string() })?;
     let field = |field, value: Option<&Value>, expected| {
         let mut found = value.map_or("missing".into(), Value::to_string);
         if let Some((cut, _)) = found.char_indices().nth(40) {
             found.truncate(cut);
             found.push('…');
         }
-        FormatError::HeaderField {
-            field,
-            found,
-            expected,
-        }
+        FormatError::HeaderField { field, found, expected }
     };
     let Some(object) = header.as_object() else {
         return Err(field("(root)", Some(&header), "a JSON object"));
@@ -133,9 +111,7 @@ fn order_by_name(directory: &Directory) -> Result<Box<[u32]>, FormatError> {
             return Err(FormatError::Tensor {
                 index: pair[1].into(),
                 name: name(pair[1]).into(),
-                problem: TensorProblem::Duplicate {
-                    other: pair[0].into(),
-                },
+                problem: TensorProblem::Duplicate { other: pair[0].into() },
             });
         }
     }

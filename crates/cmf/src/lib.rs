@@ -8,7 +8,7 @@
 //! - [`Container`] maps a file and checks its metadata; no weight byte is read until somebody
 //!   looks at a [`Tensor`]. A file is valid or opening it is an [`Error`] that says what is
 //!   wrong and where.
-//! - [`Encoding`] names how a tensor's numbers are stored. [`encode`] makes payloads,
+//! - [`Encoding`] names how a tensor's numbers are stored. [`encode()`] makes payloads,
 //!   [`Tensor::decode`] and [`Tensor::decode_rows`] read them back, and the modules [`q8_row`],
 //!   [`q8_2f`], [`q4_tiled`] and [`q4tp`] give typed views for kernels that compute on payloads
 //!   in place.
@@ -47,7 +47,7 @@ mod verify;
 mod writer;
 
 pub use container::{Container, Tensor, TensorId, Tensors};
-pub use encoding::{Encoding, encode, encode_into, q4_tiled, q4tp, q8_2f, q8_row};
+pub use encoding::{Encoding, decode, decode_rows, encode, encode_into, q4_tiled, q4tp, q8_2f, q8_row};
 pub use envelope::Features;
 pub use error::{EncodingError, Error, FormatError, TensorProblem, WriteError};
 pub use hash::{Hasher64, hash64};

@@ -56,20 +56,12 @@ pub enum Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Problem::Hash {
-                what,
-                offset,
-                stored,
-                computed,
-            } => write!(
+            Problem::Hash { what, offset, stored, computed } => write!(
                 f,
                 "{what} at offset {offset}: bytes hash to {computed:016x}, the file says {stored:016x}"
             ),
             Problem::HashField { field, found } => {
-                write!(
-                    f,
-                    "header field {field} is {found}, expected 16 hexadecimal digits"
-                )
+                write!(f, "header field {field} is {found}, expected 16 hexadecimal digits")
             }
         }
     }
@@ -77,18 +69,11 @@ impl fmt::Display for Problem {
 
 const VOCAB_HASH: &str = "section_hashes.vocab";
 
-pub(crate) fn verify(
-    container: &Container,
-    index: &Index,
-    progress: &mut dyn FnMut(u64),
-) -> VerifyReport {
+pub(crate) fn verify(container: &Container, index: &Index, progress: &mut dyn FnMut(u64)) -> VerifyReport {
     let envelope = &index.envelope;
     let mut report = VerifyReport::default();
     // Opening has compared these two wherever they exist.
-    for (section, hash) in [
-        ("header", envelope.header_hash),
-        ("directory", envelope.directory_hash),
-    ] {
+    for (section, hash) in [("header", envelope.header_hash), ("directory", envelope.directory_hash)] {
         if hash == 0 {
             report.unhashed.push(section);
         }
@@ -99,12 +84,7 @@ pub(crate) fn verify(
         report.tensors += 1;
         if computed != tensor.hash {
             let (what, offset) = (format!("tensor {}", tensor.name), tensor.offset);
-            report.problems.push(Problem::Hash {
-                what,
-                offset,
-                stored: tensor.hash,
-                computed,
-            });
+            report.problems.push(Problem::Hash { what, offset, stored: tensor.hash, computed });
         }
     }
 
@@ -112,26 +92,16 @@ pub(crate) fn verify(
         None | Some(Value::Null) => report.unhashed.push("vocabulary"),
         Some(field) => {
             let computed = hash_with_progress(container.vocab(), &mut report.bytes, progress);
-            let parsed = field
-                .as_str()
-                .and_then(|digits| u64::from_str_radix(digits, 16).ok());
+            let parsed = field.as_str().and_then(|digits| u64::from_str_radix(digits, 16).ok());
             match parsed {
                 Some(stored) if stored == computed => {}
                 Some(stored) => {
                     let (what, offset) = ("vocabulary".into(), envelope.vocab.start);
-                    report.problems.push(Problem::Hash {
-                        what,
-                        offset,
-                        stored,
-                        computed,
-                    });
+                    report.problems.push(Problem::Hash { what, offset, stored, computed });
                 }
                 None => {
                     let found = field.to_string();
-                    report.problems.push(Problem::HashField {
-                        field: VOCAB_HASH,
-                        found,
-                    });
+                    report.problems.push(Problem::HashField { field: VOCAB_HASH, found });
                 }
             }
         }
@@ -150,13 +120,8 @@ fn hash_with_progress(bytes: &[u8], done: &mut u64, progress: &mut dyn FnMut(u64
     let mut acc = 0;
     let mut at = 0;
     for stride in bytes.chunks(STRIDE) {
-        let fold =
-            |(task, piece): (usize, &[u8])| hash::fold(piece, ((at + task * TASK) / 8) as u64);
-        acc ^= stride
-            .par_chunks(TASK)
-            .enumerate()
-            .map(fold)
-            .reduce(|| 0, |a, b| a ^ b);
+        let fold = |(task, piece): (usize, &[u8])| hash::fold(piece, ((at + task * TASK) / 8) as u64);
+        acc ^= stride.par_chunks(TASK).enumerate().map(fold).reduce(|| 0, |a, b| a ^ b);
         at += stride.len();
         *done += stride.len() as u64;
         progress(*done);

@@ -66,37 +66,18 @@ impl Writer {
         specs: Vec<TensorSpec>,
     ) -> Result<Writer, Error> {
         let path = path.as_ref().to_path_buf();
-        let layout = Layout::new(header, vocab, &specs).map_err(|problem| Error::Write {
-            path: path.clone(),
-            problem,
-        })?;
+        let layout = Layout::new(header, vocab, &specs)
+            .map_err(|problem| Error::Write { path: path.clone(), problem })?;
         let mut partial = path.clone().into_os_string();
         partial.push(".partial");
         let partial = PathBuf::from(partial);
         let file = open_partial(&path, &partial)?;
-        let Layout {
-            envelope,
-            header,
-            directory,
-        } = layout;
+        let Layout { envelope, header, directory } = layout;
         let (vocab, written) = (vocab.to_vec(), vec![false; specs.len()]);
         let file = Some(file);
-        let writer = Writer {
-            path,
-            partial,
-            file,
-            envelope,
-            header,
-            vocab,
-            directory,
-            specs,
-            written,
-        };
+        let writer = Writer { path, partial, file, envelope, header, vocab, directory, specs, written };
         // Gaps between payloads become zeros, without being written.
-        writer
-            .file()
-            .set_len(writer.file_len())
-            .map_err(|error| writer.io("reserve", error))?;
+        writer.file().set_len(writer.file_len()).map_err(|error| writer.io("reserve", error))?;
         Ok(writer)
     }
 
@@ -142,19 +123,11 @@ impl Writer {
     /// If there is no such tensor.
     pub fn tensor_writer(&mut self, index: usize) -> Result<TensorWriter<'_>, Error> {
         if self.written[index] {
-            return Err(self.refuse(WriteError::Twice {
-                name: self.specs[index].name.clone(),
-            }));
+            return Err(self.refuse(WriteError::Twice { name: self.specs[index].name.clone() }));
         }
         let start = self.envelope.data.start + self.directory.entries[index].offset;
-        self.file()
-            .seek(SeekFrom::Start(start))
-            .map_err(|error| self.io("seek", error))?;
-        Ok(TensorWriter {
-            writer: self,
-            index,
-            hasher: Hasher64::new(),
-        })
+        self.file().seek(SeekFrom::Start(start)).map_err(|error| self.io("seek", error))?;
+        Ok(TensorWriter { writer: self, index, hasher: Hasher64::new() })
     }
 
     /// Writes the metadata and gives the file its name.
@@ -162,12 +135,7 @@ impl Writer {
     /// # Errors
     /// If a tensor is missing or the disk refuses; the partial file is removed.
     pub fn finish(mut self) -> Result<(), Error> {
-        let missing = || {
-            self.written
-                .iter()
-                .enumerate()
-                .filter(|(_, written)| !**written)
-        };
+        let missing = || self.written.iter().enumerate().filter(|(_, written)| !**written);
         if let Some((index, _)) = missing().next() {
             let (count, first) = (missing().count(), self.specs[index].name.clone());
             return Err(self.refuse(WriteError::Missing { count, first }));
@@ -189,39 +157,25 @@ impl Writer {
     }
 
     fn file(&self) -> &File {
-        self.file
-            .as_ref()
-            .expect("present until `finish` consumes the writer")
+        self.file.as_ref().expect("present until `finish` consumes the writer")
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let mut file = self.file();
-        file.seek(SeekFrom::Start(offset))
-            .map_err(|error| self.io("seek", error))?;
-        file.write_all(bytes)
-            .map_err(|error| self.io("write", error))
+        file.seek(SeekFrom::Start(offset)).map_err(|error| self.io("seek", error))?;
+        file.write_all(bytes).map_err(|error| self.io("write", error))
     }
 
     fn io(&self, action: &'static str, error: io::Error) -> Error {
         let path = self.partial.clone();
         if error.kind() == io::ErrorKind::StorageFull {
-            return Error::DiskFull {
-                path,
-                needed: self.file_len(),
-            };
+            return Error::DiskFull { path, needed: self.file_len() };
         }
-        Error::Io {
-            path,
-            action,
-            error,
-        }
+        Error::Io { path, action, error }
     }
 
     fn refuse(&self, problem: WriteError) -> Error {
-        Error::Write {
-            path: self.path.clone(),
-            problem,
-        }
+        Error::Write { path: self.path.clone(), problem }
     }
 }
 
@@ -258,10 +212,7 @@ impl TensorWriter<'_> {
         if piece.len() as u64 > self.remaining() {
             return Err(self.wrong_length(self.hasher.len() + piece.len() as u64));
         }
-        self.writer
-            .file()
-            .write_all(piece)
-            .map_err(|error| self.writer.io("write", error))?;
+        self.writer.file().write_all(piece).map_err(|error| self.writer.io("write", error))?;
         self.hasher.update(piece);
         Ok(())
     }
@@ -282,11 +233,7 @@ impl TensorWriter<'_> {
     fn wrong_length(&self, found: u64) -> Error {
         let name = self.writer.specs[self.index].name.clone();
         let expected = self.writer.payload_len(self.index);
-        self.writer.refuse(WriteError::PayloadLength {
-            name,
-            found,
-            expected,
-        })
+        self.writer.refuse(WriteError::PayloadLength { name, found, expected })
     }
 }
 
@@ -312,20 +259,12 @@ struct Layout {
 impl Layout {
     fn new(header: Value, vocab: &[u8], specs: &[TensorSpec]) -> Result<Layout, WriteError> {
         const TOO_LARGE: WriteError = WriteError::TooLarge("the file would exceed 2^63 bytes");
-        let end = |start: u64, len: u64| {
-            start
-                .checked_add(len)
-                .filter(|end| *end < 1 << 63)
-                .ok_or(TOO_LARGE)
-        };
+        let end = |start: u64, len: u64| start.checked_add(len).filter(|end| *end < 1 << 63).ok_or(TOO_LARGE);
         let mut features = Features::DIRECTORY;
         if has_block_diffusion(&header) {
             features = features.union(Features::BLOCK_DIFFUSION);
         }
-        if specs
-            .iter()
-            .any(|spec| spec.encoding == Encoding::Q8TwoField)
-        {
+        if specs.iter().any(|spec| spec.encoding == Encoding::Q8TwoField) {
             features = features.union(Features::TWO_FIELD);
         }
         let (directory, data_len) = lay_out_tensors(specs, end)?;
@@ -346,11 +285,7 @@ impl Layout {
             header_hash: hash64(&header),
             directory_hash: 0,
         };
-        Ok(Layout {
-            envelope,
-            header,
-            directory,
-        })
+        Ok(Layout { envelope, header, directory })
     }
 }
 
@@ -362,30 +297,15 @@ fn lay_out_tensors(
     let mut directory = Directory::default();
     let mut at = 0u64;
     for (index, spec) in specs.iter().enumerate() {
-        let refuse = |what: String| WriteError::Spec {
-            index,
-            name: spec.name.clone(),
-            what,
-        };
+        let refuse = |what: String| WriteError::Spec { index, name: spec.name.clone(), what };
         if spec.name.is_empty() || spec.name.len() > usize::from(u16::MAX) {
             return Err(refuse("names have 1 to 65535 bytes".into()));
         }
-        if spec.shape.len() > MAX_RANK || spec.shape.iter().any(|dim| u32::try_from(*dim).is_err())
-        {
-            return Err(refuse(format!(
-                "shape {:?} exceeds {MAX_RANK} dimensions of 32 bits",
-                spec.shape
-            )));
+        if spec.shape.len() > MAX_RANK || spec.shape.iter().any(|dim| u32::try_from(*dim).is_err()) {
+            return Err(refuse(format!("shape {:?} exceeds {MAX_RANK} dimensions of 32 bits", spec.shape)));
         }
-        let len = spec
-            .encoding
-            .size_of(&spec.shape)
-            .map_err(|error| refuse(error.to_string()))?;
-        let offset = at.next_multiple_of(if len >= PAGED_FROM {
-            DATA_ALIGN
-        } else {
-            TENSOR_ALIGN
-        });
+        let len = spec.encoding.size_of(&spec.shape).map_err(|error| refuse(error.to_string()))?;
+        let offset = at.next_multiple_of(if len >= PAGED_FROM { DATA_ALIGN } else { TENSOR_ALIGN });
         at = end(offset, len)?;
         let mut dims = [0; MAX_RANK];
         dims[..spec.shape.len()].copy_from_slice(&spec.shape);
@@ -393,28 +313,15 @@ fn lay_out_tensors(
         directory.names.push_str(&spec.name);
         let (name, rank) = (start..directory.names.len(), spec.shape.len() as u8);
         let encoding = spec.encoding;
-        directory.entries.push(Entry {
-            name,
-            encoding,
-            rank,
-            dims,
-            offset,
-            len,
-            hash: 0,
-        });
+        directory.entries.push(Entry { name, encoding, rank, dims, offset, len, hash: 0 });
     }
     if u32::try_from(specs.len()).is_err() || u32::try_from(directory.names.len()).is_err() {
-        return Err(WriteError::TooLarge(
-            "the directory holds 2^32 tensors and bytes of names",
-        ));
+        return Err(WriteError::TooLarge("the directory holds 2^32 tensors and bytes of names"));
     }
     let mut seen = std::collections::HashMap::with_capacity(specs.len());
     for (index, spec) in specs.iter().enumerate() {
         if let Some(other) = seen.insert(spec.name.as_str(), index) {
-            let (name, what) = (
-                spec.name.clone(),
-                format!("the name is number {other}'s already"),
-            );
+            let (name, what) = (spec.name.clone(), format!("the name is number {other}'s already"));
             return Err(WriteError::Spec { index, name, what });
         }
     }
@@ -424,30 +331,19 @@ fn lay_out_tensors(
 /// The header with the fields that are the container's own.
 fn header_bytes(mut header: Value, vocab: &[u8]) -> Result<Vec<u8>, WriteError> {
     let describe = |what: &str| WriteError::Header(what.into());
-    let object = header
-        .as_object_mut()
-        .ok_or_else(|| describe("must be a JSON object"))?;
+    let object = header.as_object_mut().ok_or_else(|| describe("must be a JSON object"))?;
     for (field, value) in [("format", Value::from("cmf")), ("version", Value::from(2))] {
         let present = object.entry(field).or_insert_with(|| value.clone());
         if *present != value {
-            return Err(describe(&format!(
-                "field {field} is {present}, expected {value} or none"
-            )));
+            return Err(describe(&format!("field {field} is {present}, expected {value} or none")));
         }
     }
-    let hashes = object
-        .entry("section_hashes")
-        .or_insert_with(|| Value::Object(Default::default()));
-    let hashes = hashes
-        .as_object_mut()
-        .ok_or_else(|| describe("section_hashes must be an object"))?;
+    let hashes = object.entry("section_hashes").or_insert_with(|| Value::Object(Default::default()));
+    let hashes = hashes.as_object_mut().ok_or_else(|| describe("section_hashes must be an object"))?;
     hashes.insert("vocab".into(), format!("{:016x}", hash64(vocab)).into());
     let bytes = serde_json::to_vec(&header).map_err(|error| describe(&error.to_string()))?;
     if bytes.len() as u64 > crate::index::MAX_HEADER_LEN {
-        return Err(describe(&format!(
-            "{} bytes exceed what readers accept",
-            bytes.len()
-        )));
+        return Err(describe(&format!("{} bytes exceed what readers accept", bytes.len())));
     }
     Ok(bytes)
 }
@@ -456,11 +352,7 @@ fn header_bytes(mut header: Value, vocab: &[u8]) -> Result<Vec<u8>, WriteError> 
 fn open_partial(path: &Path, partial: &Path) -> Result<File, Error> {
     let io = |action| {
         let path = partial.to_path_buf();
-        move |error| Error::Io {
-            path,
-            action,
-            error,
-        }
+        move |error| Error::Io { path, action, error }
     };
     loop {
         // Not truncated: it may be somebody's work in progress.
@@ -470,10 +362,7 @@ fn open_partial(path: &Path, partial: &Path) -> Result<File, Error> {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(Error::Write {
-                    path: path.to_path_buf(),
-                    problem: WriteError::Busy,
-                });
+                return Err(Error::Write { path: path.to_path_buf(), problem: WriteError::Busy });
             }
             // Some network filesystems have no locks; then two writers are their users' business.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
@@ -495,10 +384,30 @@ fn open_partial(path: &Path, partial: &Path) -> Result<File, Error> {
 
 /// Makes the rename durable where directories can be flushed. The file is complete either way.
 fn sync_directory(path: &Path) {
-    let parent = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     if let Ok(directory) = File::open(parent.unwrap_or(Path::new("."))) {
         let _ = directory.sync_all();
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// `/dev/full` answers every write with "no space left on device".
+    #[test]
+    fn a_full_disk_is_said_and_the_partial_file_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("model.cmf");
+        let encoding = Encoding::F32;
+        let spec = TensorSpec { name: "a".into(), encoding, shape: vec![2] };
+        let mut writer = Writer::create(&path, Value::Object(Default::default()), b"", vec![spec]).unwrap();
+        writer.file = Some(OpenOptions::new().write(true).open("/dev/full").unwrap());
+        let needed = writer.file_len();
+        let error = writer.write(0, &[0; 8]).unwrap_err();
+        assert!(matches!(error, Error::DiskFull { needed: n, .. } if n == needed), "{error}");
+        assert!(error.to_string().contains("disk full"), "{error}");
+        drop(writer);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 }

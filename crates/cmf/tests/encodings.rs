@@ -6,8 +6,7 @@ use half::f16;
 use proptest::prelude::*;
 use serde::Deserialize;
 use shamrock_cmf::{
-    Container, Encoding, EncodingError, Error, TensorSpec, Writer, encode, q4_tiled, q4tp, q8_2f,
-    q8_row,
+    Encoding, EncodingError, Error, decode, decode_rows, encode, q4_tiled, q4tp, q8_2f, q8_row,
 };
 
 /// Scales are at least the smallest normal half.
@@ -26,23 +25,16 @@ fn matrix(col_step: usize) -> impl Strategy<Value = Matrix> {
         move |(rows, col_steps, seed, size, spread)| {
             let cols = col_steps * col_step;
             let mut random = SplitMix(seed);
-            let row_sizes: Vec<f32> = (0..rows)
-                .map(|_| (size + spread * random.unit()).exp2())
-                .collect();
+            let row_sizes: Vec<f32> = (0..rows).map(|_| (size + spread * random.unit()).exp2()).collect();
             let col_sizes: Vec<f32> = (0..cols).map(|_| (spread * random.unit()).exp2()).collect();
-            let group_is_zero: Vec<bool> = (0..rows * cols.div_ceil(32))
-                .map(|_| random.unit() > 0.8)
-                .collect();
+            let group_is_zero: Vec<bool> =
+                (0..rows * cols.div_ceil(32)).map(|_| random.unit() > 0.8).collect();
             let values = (0..rows * cols).map(|i| {
                 let (row, col) = (i / cols, i % cols);
                 let live = !group_is_zero[row * cols.div_ceil(32) + col / 32];
                 f32::from(u8::from(live)) * row_sizes[row] * col_sizes[col] * random.unit()
             });
-            Matrix {
-                rows,
-                cols,
-                values: values.collect(),
-            }
+            Matrix { rows, cols, values: values.collect() }
         },
     )
 }
@@ -61,26 +53,6 @@ impl SplitMix {
     }
 }
 
-/// A container with one tensor.
-fn container(encoding: Encoding, shape: &[usize], payload: &[u8]) -> Container {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("one.cmf");
-    let spec = TensorSpec {
-        name: "w".into(),
-        encoding,
-        shape: shape.into(),
-    };
-    let mut writer = Writer::create(&path, serde_json::json!({}), b"", vec![spec]).unwrap();
-    writer.write(0, payload).unwrap();
-    writer.finish().unwrap();
-    Container::from_bytes(std::fs::read(path).unwrap()).unwrap()
-}
-
-fn decode(encoding: Encoding, matrix: &Matrix, payload: &[u8]) -> Vec<f32> {
-    let container = container(encoding, &[matrix.rows, matrix.cols], payload);
-    container.get("w").unwrap().decode().unwrap()
-}
-
 /// Encodes and decodes; `bound(row, col)` is the largest error allowed, besides rounding.
 fn round_trip(
     encoding: Encoding,
@@ -88,11 +60,8 @@ fn round_trip(
     bound: impl Fn(&[u8], usize, usize) -> f32,
 ) -> Result<Vec<f32>, TestCaseError> {
     let payload = encode(encoding, matrix.rows, matrix.cols, &matrix.values).unwrap();
-    prop_assert_eq!(
-        payload.len() as u64,
-        encoding.byte_len(&[matrix.rows, matrix.cols]).unwrap()
-    );
-    let decoded = decode(encoding, matrix, &payload);
+    prop_assert_eq!(payload.len() as u64, encoding.byte_len(&[matrix.rows, matrix.cols]).unwrap());
+    let decoded = decode(encoding, matrix.rows, matrix.cols, &payload).unwrap();
     for (i, (value, decoded)) in matrix.values.iter().zip(&decoded).enumerate() {
         let (row, col) = (i / matrix.cols, i % matrix.cols);
         let bound = bound(&payload, row, col);
@@ -120,7 +89,7 @@ proptest! {
         let bf: Vec<f32> = matrix.values.iter().map(|v| half::bf16::from_f32(*v).to_f32()).collect();
         for (encoding, want) in [(Encoding::F16, half), (Encoding::Bf16, bf)] {
             let payload = encode(encoding, matrix.rows, matrix.cols, &matrix.values).unwrap();
-            let decoded = decode(encoding, &matrix, &payload);
+            let decoded = decode(encoding, matrix.rows, matrix.cols, &payload).unwrap();
             prop_assert_eq!(&decoded, &want);
             // Numbers that are exact in the encoding come back as the same bytes.
             let again = encode(encoding, matrix.rows, matrix.cols, &decoded).unwrap();
@@ -151,14 +120,14 @@ proptest! {
         })?;
     }
 
-    /// Candidate rungs reach one above the nominal one, which is within half a ladder step of the
-    /// level; the search minimises a group's sum of squares, so that is what can be bounded: by the
-    /// nominal rung's, at most half a step of it for each element.
+    /// The search minimises a group's sum of squares, so that is what can be bounded. Among the
+    /// candidates is the rung next above the group's level, which clips nothing and errs by at
+    /// most half of itself in each element.
     #[test]
-    fn q4tp_group_errors_are_bounded_by_the_nominal_rung(matrix in matrix(32)) {
+    fn q4tp_errs_by_no_more_than_the_rung_above(matrix in matrix(32)) {
         let (rows, cols) = (matrix.rows, matrix.cols);
         let payload = encode(Encoding::Q4tp, rows, cols, &matrix.values).unwrap();
-        let decoded = decode(Encoding::Q4tp, &matrix, &payload);
+        let decoded = decode(Encoding::Q4tp, rows, cols, &payload).unwrap();
         let view = q4tp::View::new(&payload, rows, cols).unwrap();
         for row in 0..rows {
             let ladder = view.ladder(row);
@@ -167,23 +136,24 @@ proptest! {
                 let (values, decoded) = (&matrix.values[at..at + 32], &decoded[at..at + 32]);
                 let peak = group_peak(&matrix, row, 32 * group);
                 let error: f64 = values.iter().zip(decoded).map(|(a, b)| f64::from(a - b).powi(2)).sum();
-                // The rung next above the level clips nothing.
-                let above = ladder.iter().copied().find(|rung| 7.5 * rung >= peak).unwrap_or(ladder[31]);
+                // The level is rounded to half precision; the last rung reaches it.
+                let reaches = |rung: &f32| 7.0 * rung >= peak * (1.0 + 2f32.powi(-10));
+                let above = ladder.iter().copied().find(reaches).unwrap_or(ladder[31]);
                 let bound = 32.0 * f64::from(above / 2.0).powi(2);
-                prop_assert!(error <= bound * 1.001, "row {row} group {group}: {error} > {bound}");
+                // Ladders finer than that rounding have many rungs there, all within 1%.
+                prop_assert!(error <= bound * 1.02, "row {row} group {group}: {error} > {bound}");
             }
         }
     }
 
-    /// Decoded numbers sit on a grid that the encoder finds again.
+    /// With one scale to a row or tile, decoded numbers sit on a grid that the encoder finds again.
     #[test]
-    fn encoding_decoded_numbers_changes_little(matrix in matrix(32)) {
+    fn encoding_decoded_numbers_changes_nothing(matrix in matrix(32)) {
+        let (rows, cols) = (matrix.rows, matrix.cols);
         for encoding in [Encoding::Q8Row, Encoding::Q4Tiled] {
-            let payload = encode(encoding, matrix.rows, matrix.cols, &matrix.values).unwrap();
-            let once = decode(encoding, &matrix, &payload);
-            let twice = decode(encoding, &matrix, &encode(encoding, matrix.rows, matrix.cols, &once).unwrap());
-            let thrice = decode(encoding, &matrix, &encode(encoding, matrix.rows, matrix.cols, &twice).unwrap());
-            prop_assert_eq!(twice, thrice, "{}", encoding);
+            let payload = encode(encoding, rows, cols, &matrix.values).unwrap();
+            let decoded = decode(encoding, rows, cols, &payload).unwrap();
+            prop_assert_eq!(encode(encoding, rows, cols, &decoded).unwrap(), payload, "{}", encoding);
         }
     }
 
@@ -200,19 +170,17 @@ proptest! {
         let mut random = SplitMix(seed);
         let size = encoding.byte_len(&[rows, cols]).unwrap() as usize;
         let payload: Vec<u8> = (0..size).map(|_| (random.unit() * 127.0) as i8 as u8).collect();
-        let container = container(encoding, &[rows, cols], &payload);
-        let tensor = container.get("w").unwrap();
         let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-        let whole = tensor.decode().unwrap();
+        let whole = decode(encoding, rows, cols, &payload).unwrap();
         let (a, b) = (cut.0.index(rows + 1), cut.1.index(rows + 1));
         let range = a.min(b)..a.max(b);
         let mut part = vec![0.0; range.len() * cols];
-        tensor.decode_rows(range.clone(), &mut part).unwrap();
+        decode_rows(encoding, rows, cols, &payload, range.clone(), &mut part).unwrap();
         prop_assert_eq!(bits(&part), bits(&whole[range.start * cols..range.end * cols]));
 
-        prop_assert!(tensor.decode_rows(0..rows + 1, &mut part).is_err());
+        prop_assert!(decode_rows(encoding, rows, cols, &payload, 0..rows + 1, &mut part).is_err());
         part.push(0.0);
-        prop_assert!(tensor.decode_rows(range, &mut part).is_err());
+        prop_assert!(decode_rows(encoding, rows, cols, &payload, range, &mut part).is_err());
     }
 
     /// Threads do not change a payload.
@@ -229,9 +197,7 @@ proptest! {
 
 fn group_peak(matrix: &Matrix, row: usize, col: usize) -> f32 {
     let at = row * matrix.cols + col / 32 * 32;
-    matrix.values[at..at + 32]
-        .iter()
-        .fold(0.0, |a, b| b.abs().max(a))
+    matrix.values[at..at + 32].iter().fold(0.0, |a, b| b.abs().max(a))
 }
 
 /// Numbers that the specification's own Python encoder and decoder gave, see `vectors/make.py`.
@@ -256,13 +222,12 @@ fn specification_vectors() {
         let payload: Vec<u8> = (0..vector.payload.len() / 2)
             .map(|i| u8::from_str_radix(&vector.payload[2 * i..2 * i + 2], 16).unwrap())
             .collect();
-        let container = container(encoding, &vector.shape, &payload);
-        let decoded = container.get("w").unwrap().decode().unwrap();
+        let [rows, cols] = vector.shape;
+        let decoded = decode(encoding, rows, cols, &payload).unwrap();
         let bits: Vec<u32> = decoded.iter().map(|value| value.to_bits()).collect();
         assert_eq!(bits, vector.decoded, "decoding vector {index} ({encoding})");
         if let Some(values) = &vector.values {
             let values: Vec<f32> = values.iter().map(|bits| f32::from_bits(*bits)).collect();
-            let [rows, cols] = vector.shape;
             let ours = encode(encoding, rows, cols, &values).unwrap();
             assert!(ours == payload, "encoding vector {index} ({encoding})");
         }
@@ -276,40 +241,20 @@ fn shapes_that_do_not_fit_are_refused() {
         assert_eq!(Encoding::from_id(encoding.id()), Some(encoding));
         assert!(encoding.byte_len(&[usize::MAX, usize::MAX & !31]).is_err());
     }
-    for encoding in [
-        Encoding::Q8Row,
-        Encoding::Q8TwoField,
-        Encoding::Q4Tiled,
-        Encoding::Q4tp,
-    ] {
+    for encoding in [Encoding::Q8Row, Encoding::Q8TwoField, Encoding::Q4Tiled, Encoding::Q4tp] {
         for shape in [&[32][..], &[2, 2, 32], &[]] {
             let error = encoding.byte_len(shape).unwrap_err();
-            assert!(
-                matches!(error, Error::Encoding(EncodingError::NotMatrix { .. })),
-                "{error}"
-            );
+            assert!(matches!(error, Error::Encoding(EncodingError::NotMatrix { .. })), "{error}");
         }
     }
     for encoding in [Encoding::Q4Tiled, Encoding::Q4tp] {
         let error = encoding.byte_len(&[2, 33]).unwrap_err();
-        assert!(
-            error.to_string().contains("multiple of 32 columns, not 33"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("multiple of 32 columns, not 33"), "{error}");
     }
     assert_eq!(Encoding::F16.byte_len(&[]).unwrap(), 2);
     assert_eq!(Encoding::F32.byte_len(&[3, 0, 5]).unwrap(), 0);
-    assert_eq!(
-        Encoding::Q4tp.byte_len(&[3, 96]).unwrap(),
-        3 * (3 * 16 + 4 + 2)
-    );
-    assert!(
-        "q4_block"
-            .parse::<Encoding>()
-            .unwrap_err()
-            .to_string()
-            .contains("q4_block")
-    );
+    assert_eq!(Encoding::Q4tp.byte_len(&[3, 96]).unwrap(), 3 * (3 * 16 + 4 + 2));
+    assert!("q4_block".parse::<Encoding>().unwrap_err().to_string().contains("q4_block"));
 }
 
 #[test]
@@ -318,34 +263,18 @@ fn values_that_do_not_fit_are_refused_by_place() {
     for (bad, refusing) in [
         (
             f32::NAN,
-            &[
-                Encoding::F16,
-                Encoding::Q8Row,
-                Encoding::Q8TwoField,
-                Encoding::Q4Tiled,
-                Encoding::Q4tp,
-            ][..],
+            &[Encoding::F16, Encoding::Q8Row, Encoding::Q8TwoField, Encoding::Q4Tiled, Encoding::Q4tp][..],
         ),
         (
             f32::NEG_INFINITY,
-            &[
-                Encoding::F16,
-                Encoding::Q8Row,
-                Encoding::Q8TwoField,
-                Encoding::Q4Tiled,
-                Encoding::Q4tp,
-            ],
+            &[Encoding::F16, Encoding::Q8Row, Encoding::Q8TwoField, Encoding::Q4Tiled, Encoding::Q4tp],
         ),
         (65520.0, &[Encoding::F16]),
     ] {
         values[2 * 64 + 7] = bad;
         for encoding in Encoding::ALL {
             let result = encode(encoding, 3, 64, &values);
-            assert_eq!(
-                result.is_err(),
-                refusing.contains(&encoding),
-                "{bad} in {encoding}"
-            );
+            assert_eq!(result.is_err(), refusing.contains(&encoding), "{bad} in {encoding}");
             if let Err(error) = result {
                 assert!(error.to_string().contains("row 2, column 7"), "{error}");
             }
@@ -358,30 +287,13 @@ fn values_that_do_not_fit_are_refused_by_place() {
 #[test]
 fn extreme_values_decode_to_finite_numbers() {
     for size in [f32::MAX, 1e20, 1e-20, f32::MIN_POSITIVE / 8.0, 0.0] {
-        let values: Vec<f32> = (0..128)
-            .map(|i| if i % 3 == 0 { -size } else { size / 3.0 })
-            .collect();
-        let matrix = Matrix {
-            rows: 2,
-            cols: 64,
-            values,
-        };
-        for encoding in [
-            Encoding::Q8Row,
-            Encoding::Q8TwoField,
-            Encoding::Q4Tiled,
-            Encoding::Q4tp,
-        ] {
+        let values: Vec<f32> = (0..128).map(|i| if i % 3 == 0 { -size } else { size / 3.0 }).collect();
+        let matrix = Matrix { rows: 2, cols: 64, values };
+        for encoding in [Encoding::Q8Row, Encoding::Q8TwoField, Encoding::Q4Tiled, Encoding::Q4tp] {
             let payload = encode(encoding, 2, 64, &matrix.values).unwrap();
-            let decoded = decode(encoding, &matrix, &payload);
-            assert!(
-                decoded.iter().all(|value| value.is_finite()),
-                "{encoding} of {size}"
-            );
-            assert!(
-                size > 0.0 || decoded.iter().all(|value| *value == 0.0),
-                "{encoding}"
-            );
+            let decoded = decode(encoding, matrix.rows, matrix.cols, &payload).unwrap();
+            assert!(decoded.iter().all(|value| value.is_finite()), "{encoding} of {size}");
+            assert!(size > 0.0 || decoded.iter().all(|value| *value == 0.0), "{encoding}");
         }
     }
 }

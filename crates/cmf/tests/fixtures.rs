@@ -14,10 +14,7 @@ const CHECKPOINTS: [&str; 3] = ["small", "awkward", "kernel"];
 fn fixture(name: &str) -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let places = [root.join("fixtures"), root.join("../shared/conformance")];
-    places
-        .into_iter()
-        .map(|place| place.join(name))
-        .find(|path| path.exists())
+    places.into_iter().map(|place| place.join(name)).find(|path| path.exists())
 }
 
 fn open(name: &str) -> Option<Container> {
@@ -29,35 +26,21 @@ fn containers() -> Vec<Container> {
         .iter()
         .flat_map(|name| ["f16", "q4tp"].map(|quant| open(&format!("{name}/model.{quant}.cmf"))));
     let found: Vec<_> = files.flatten().collect();
-    assert!(
-        found.len() >= 4,
-        "the repository has at least four fixture containers"
-    );
+    assert!(found.len() >= 4, "the repository has at least four fixture containers");
     found
 }
 
 /// The checkpoint's tensors by the names that containers use: experts apart, `gate_up_proj` split.
 fn checkpoint(name: &str) -> HashMap<String, Vec<f32>> {
-    let path =
-        fixture(&format!("{name}/hf/model.safetensors")).expect("checkpoint is in the repository");
+    let path = fixture(&format!("{name}/hf/model.safetensors")).expect("checkpoint is in the repository");
     let bytes = std::fs::read(path).unwrap();
     let mut tensors = HashMap::new();
     for (name, view) in SafeTensors::deserialize(&bytes).unwrap().iter() {
         let values: Vec<f32> = match view.dtype() {
-            Dtype::F32 => view
-                .data()
-                .as_chunks()
-                .0
-                .iter()
-                .map(|b| f32::from_le_bytes(*b))
-                .collect(),
-            Dtype::BF16 => view
-                .data()
-                .as_chunks()
-                .0
-                .iter()
-                .map(|b| bf16::from_le_bytes(*b).to_f32())
-                .collect(),
+            Dtype::F32 => view.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+            Dtype::BF16 => {
+                view.data().as_chunks().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32()).collect()
+            }
             other => panic!("{other:?}"),
         };
         let Some((layer, kind)) = name.split_once(".experts.") else {
@@ -72,10 +55,7 @@ fn checkpoint(name: &str) -> HashMap<String, Vec<f32>> {
         let part_len = values.len() / view.shape()[0] / parts.len();
         for (at, values) in values.chunks(part_len).enumerate() {
             let (expert, part) = (at / parts.len(), parts[at % parts.len()]);
-            tensors.insert(
-                format!("{layer}.experts.{expert}.{part}.weight"),
-                values.to_vec(),
-            );
+            tensors.insert(format!("{layer}.experts.{expert}.{part}.weight"), values.to_vec());
         }
     }
     tensors
@@ -85,41 +65,23 @@ fn checkpoint(name: &str) -> HashMap<String, Vec<f32>> {
 fn cortiq_files_open_and_verify() {
     for container in containers() {
         let name = container.path().display();
-        let two_field = container
-            .tensors()
-            .any(|t| t.encoding == Encoding::Q8TwoField);
-        assert_eq!(
-            container.features().bits(),
-            if two_field { 0x8005 } else { 0x8001 },
-            "{name}"
-        );
-        assert!(
-            container.features().contains(Features::BLOCK_DIFFUSION),
-            "{name}"
-        );
+        let two_field = container.tensors().any(|t| t.encoding == Encoding::Q8TwoField);
+        assert_eq!(container.features().bits(), if two_field { 0x8005 } else { 0x8001 }, "{name}");
+        assert!(container.features().contains(Features::BLOCK_DIFFUSION), "{name}");
         let tokenizer: serde_json::Value = serde_json::from_slice(container.vocab()).unwrap();
         assert!(tokenizer["model"].is_object(), "{name}");
 
         let mut seen = vec![];
         let report = container.verify(&mut |bytes| seen.push(bytes)).unwrap();
-        assert!(
-            report.is_clean() && report.unhashed.is_empty(),
-            "{name}: {report:?}"
-        );
+        assert!(report.is_clean() && report.unhashed.is_empty(), "{name}: {report:?}");
         assert_eq!(report.tensors, container.tensors().len());
         let payloads: u64 = container.tensors().map(|t| t.bytes.len() as u64).sum();
         assert_eq!(report.bytes, payloads + container.vocab().len() as u64);
-        assert!(
-            seen.is_sorted() && seen.last() == Some(&report.bytes),
-            "{name}"
-        );
+        assert!(seen.is_sorted() && seen.last() == Some(&report.bytes), "{name}");
 
         for tensor in container.tensors() {
             assert_eq!(container.get(tensor.name).unwrap().id, tensor.id);
-            assert_eq!(
-                &container.bytes()[tensor.offset as usize..][..tensor.bytes.len()],
-                tensor.bytes
-            );
+            assert_eq!(&container.bytes()[tensor.offset as usize..][..tensor.bytes.len()], tensor.bytes);
         }
         assert!(container.get("no such tensor").is_none());
     }
@@ -156,11 +118,7 @@ fn plain_tensors_decode_to_the_checkpoint() {
             let plain = |encoding| matches!(encoding, Encoding::F16 | Encoding::F32);
             let mut count = 0;
             for tensor in container.tensors().filter(|tensor| plain(tensor.encoding)) {
-                assert_eq!(
-                    tensor.decode().unwrap(),
-                    weights[tensor.name],
-                    "{name}: {tensor:?}"
-                );
+                assert_eq!(tensor.decode().unwrap(), weights[tensor.name], "{name}: {tensor:?}");
                 count += 1;
             }
             assert!(count > 10);
@@ -194,10 +152,7 @@ fn rewriting_a_cortiq_file_keeps_it() {
         // The same layout rules: payloads lie at the same places of the data section.
         let places = |container: &Container| -> Vec<(String, u64, u64)> {
             let base = container.tensors().next().unwrap().offset;
-            container
-                .tensors()
-                .map(|t| (t.name.to_owned(), t.offset - base, t.hash))
-                .collect()
+            container.tensors().map(|t| (t.name.to_owned(), t.offset - base, t.hash)).collect()
         };
         assert_eq!(places(&copy), places(&original));
     }
@@ -208,16 +163,8 @@ fn rewriting_a_cortiq_file_keeps_it() {
 fn small_f16_is_the_rounded_checkpoint() {
     let weights = checkpoint("small");
     let container = open("small/model.f16.cmf").unwrap();
-    for tensor in container
-        .tensors()
-        .filter(|tensor| tensor.encoding == Encoding::F16)
-    {
-        let rounded = weights[tensor.name]
-            .iter()
-            .map(|value| f16::from_f32(*value).to_f32());
-        assert!(
-            tensor.decode().unwrap().into_iter().eq(rounded),
-            "{tensor:?}"
-        );
+    for tensor in container.tensors().filter(|tensor| tensor.encoding == Encoding::F16) {
+        let rounded = weights[tensor.name].iter().map(|value| f16::from_f32(*value).to_f32());
+        assert!(tensor.decode().unwrap().into_iter().eq(rounded), "{tensor:?}");
     }
 }

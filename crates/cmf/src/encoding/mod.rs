@@ -101,32 +101,22 @@ impl Encoding {
             _ => None,
         };
         let size = match bytes_per_value {
-            Some(bytes) => shape
-                .iter()
-                .try_fold(bytes, |n: u64, &dim| n.checked_mul(dim as u64)),
+            Some(bytes) => shape.iter().try_fold(bytes, |n: u64, &dim| n.checked_mul(dim as u64)),
             None => {
                 let &[rows, cols] = shape else {
                     let shape = shape.to_vec();
-                    return Err(EncodingError::NotMatrix {
-                        encoding: self.name(),
-                        shape,
-                    });
+                    return Err(EncodingError::NotMatrix { encoding: self.name(), shape });
                 };
                 self.matrix_size(rows, cols)?
             }
         };
-        size.ok_or_else(|| EncodingError::Overflow {
-            shape: shape.to_vec(),
-        })
+        size.ok_or_else(|| EncodingError::Overflow { shape: shape.to_vec() })
     }
 
     fn matrix_size(self, rows: usize, cols: usize) -> Result<Option<u64>, EncodingError> {
         let grouped = matches!(self, Encoding::Q4Tiled | Encoding::Q4tp);
         if grouped && !cols.is_multiple_of(GROUP) {
-            return Err(EncodingError::Columns {
-                encoding: self.name(),
-                cols,
-            });
+            return Err(EncodingError::Columns { encoding: self.name(), cols });
         }
         let (rows, cols) = (rows as u64, cols as u64);
         Ok(match self {
@@ -140,27 +130,14 @@ impl Encoding {
     }
 
     /// Checks that `bytes` is the size of a matrix.
-    pub(crate) fn check_payload(
-        self,
-        bytes: &[u8],
-        rows: usize,
-        cols: usize,
-    ) -> Result<(), EncodingError> {
+    pub(crate) fn check_payload(self, bytes: &[u8], rows: usize, cols: usize) -> Result<(), EncodingError> {
         let encoding = self.name();
         let expected = self
             .matrix_size(rows, cols)?
-            .ok_or_else(|| EncodingError::Overflow {
-                shape: vec![rows, cols],
-            })?;
+            .ok_or_else(|| EncodingError::Overflow { shape: vec![rows, cols] })?;
         let found = bytes.len() as u64;
         if found != expected {
-            return Err(EncodingError::PayloadLength {
-                encoding,
-                rows,
-                cols,
-                expected,
-                found,
-            });
+            return Err(EncodingError::PayloadLength { encoding, rows, cols, expected, found });
         }
         Ok(())
     }
@@ -176,9 +153,7 @@ impl FromStr for Encoding {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Encoding, Error> {
-        let found = Self::ALL
-            .into_iter()
-            .find(|encoding| encoding.name() == name);
+        let found = Self::ALL.into_iter().find(|encoding| encoding.name() == name);
         found.ok_or_else(|| EncodingError::Name(name.into()).into())
     }
 }
@@ -205,62 +180,59 @@ pub(crate) fn foreign_name(id: u8) -> Option<&'static str> {
     })
 }
 
-/// Decodes rows of a matrix to `f32`.
+/// Decodes some rows of a payload to `f32`, row-major, on this thread.
 ///
-/// `out` receives `rows.len() * cols` values, row-major.
-pub(crate) fn decode_rows(
+/// Payloads of any alignment and content decode, if need be to infinities and NaN.
+///
+/// # Errors
+/// If `payload` does not have the size of `rows` x `cols`, `range` passes the end or `out` does not
+/// hold `range.len() * cols` values.
+pub fn decode_rows(
     encoding: Encoding,
-    bytes: &[u8],
-    (rows, cols): (usize, usize),
+    rows: usize,
+    cols: usize,
+    payload: &[u8],
     range: Range<usize>,
     out: &mut [f32],
-) -> Result<(), EncodingError> {
+) -> Result<(), Error> {
     if range.start > range.end || range.end > rows {
-        return Err(EncodingError::Rows {
-            start: range.start,
-            end: range.end,
-            rows,
-        });
+        return Err(EncodingError::Rows { start: range.start, end: range.end, rows }.into());
     }
     check_values(range.len(), cols, out.len())?;
     match encoding {
         Encoding::F32 | Encoding::F16 | Encoding::Bf16 => {
-            encoding.check_payload(bytes, rows, cols)?;
-            let width = bytes.len() / (rows * cols).max(1);
-            let bytes = &bytes[range.start * cols * width..range.end * cols * width];
+            encoding.check_payload(payload, rows, cols)?;
+            let width = payload.len() / (rows * cols).max(1);
+            let bytes = &payload[range.start * cols * width..range.end * cols * width];
             match encoding {
                 Encoding::F32 => plain::decode_f32(bytes, out),
                 Encoding::F16 => plain::decode_f16(bytes, out),
                 _ => plain::decode_bf16(bytes, out),
             }
         }
-        Encoding::Q8Row => q8_row::View::new(bytes, rows, cols)?.decode_rows(range, out),
-        Encoding::Q8TwoField => q8_2f::View::new(bytes, rows, cols)?.decode_rows(range, out),
-        Encoding::Q4Tiled => q4_tiled::View::new(bytes, rows, cols)?.decode_rows(range, out),
-        Encoding::Q4tp => q4tp::View::new(bytes, rows, cols)?.decode_rows(range, out),
+        Encoding::Q8Row => q8_row::View::new(payload, rows, cols)?.decode_rows(range, out),
+        Encoding::Q8TwoField => q8_2f::View::new(payload, rows, cols)?.decode_rows(range, out),
+        Encoding::Q4Tiled => q4_tiled::View::new(payload, rows, cols)?.decode_rows(range, out),
+        Encoding::Q4tp => q4tp::View::new(payload, rows, cols)?.decode_rows(range, out),
     }
     Ok(())
 }
 
-/// Decodes a whole matrix on all threads of the current `rayon` pool.
-pub(crate) fn decode(
-    encoding: Encoding,
-    bytes: &[u8],
-    (rows, cols): (usize, usize),
-) -> Result<Vec<f32>, EncodingError> {
+/// Decodes a payload to `f32`, row-major, on all threads of the current `rayon` pool.
+///
+/// # Errors
+/// If `payload` does not have the size of `rows` x `cols`.
+pub fn decode(encoding: Encoding, rows: usize, cols: usize, payload: &[u8]) -> Result<Vec<f32>, Error> {
     // Before the allocation: the payload bounds it.
-    encoding.check_payload(bytes, rows, cols)?;
+    encoding.check_payload(payload, rows, cols)?;
     let mut values = vec![0.0; rows * cols];
     if !values.is_empty() {
         let step = rows_per_task(cols);
-        values
-            .par_chunks_mut(step * cols)
-            .enumerate()
-            .try_for_each(|(task, out)| {
-                let start = task * step;
-                let range = start..start + out.len() / cols;
-                decode_rows(encoding, bytes, (rows, cols), range, out)
-            })?;
+        values.par_chunks_mut(step * cols).enumerate().try_for_each(|(task, out)| {
+            let start = task * step;
+            let range = start..start + out.len() / cols;
+            decode_rows(encoding, rows, cols, payload, range, out)
+        })?;
     }
     Ok(values)
 }
@@ -274,19 +246,12 @@ pub(crate) fn decode(
 /// If the encoding cannot hold the shape, `values` has another length, or a value cannot be
 /// represented: quantised encodings take finite values, `f16` what does not overflow it
 /// (`bf16` and `f32` take everything).
-pub fn encode(
-    encoding: Encoding,
-    rows: usize,
-    cols: usize,
-    values: &[f32],
-) -> Result<Vec<u8>, Error> {
+pub fn encode(encoding: Encoding, rows: usize, cols: usize, values: &[f32]) -> Result<Vec<u8>, Error> {
     check_values(rows, cols, values.len())?;
     let size = encoding
         .matrix_size(rows, cols)?
         .and_then(|size| usize::try_from(size).ok())
-        .ok_or_else(|| EncodingError::Overflow {
-            shape: vec![rows, cols],
-        })?;
+        .ok_or_else(|| EncodingError::Overflow { shape: vec![rows, cols] })?;
     let mut payload = vec![0; size];
     encode_into(encoding, rows, cols, values, &mut payload)?;
     Ok(payload)
@@ -325,11 +290,7 @@ fn check_values(rows: usize, cols: usize, found: usize) -> Result<(), EncodingEr
     Ok(())
 }
 
-fn check_representable(
-    encoding: Encoding,
-    cols: usize,
-    values: &[f32],
-) -> Result<(), EncodingError> {
+fn check_representable(encoding: Encoding, cols: usize, values: &[f32]) -> Result<(), EncodingError> {
     // Below this magnitude; the first f32 that rounds to infinity in half precision is 65520.
     let limit = match encoding {
         Encoding::F32 | Encoding::Bf16 => return Ok(()),
@@ -343,18 +304,9 @@ fn check_representable(
     let Some(chunk) = values.par_chunks(CHUNK).position_first(chunk_is_bad) else {
         return Ok(());
     };
-    let at = chunk * CHUNK
-        + values[chunk * CHUNK..]
-            .iter()
-            .position(bad)
-            .unwrap_or_default();
+    let at = chunk * CHUNK + values[chunk * CHUNK..].iter().position(bad).unwrap_or_default();
     let (row, col, value) = (at / cols, at % cols, values[at].to_string());
-    Err(EncodingError::Value {
-        encoding: encoding.name(),
-        row,
-        col,
-        value,
-    })
+    Err(EncodingError::Value { encoding: encoding.name(), row, col, value })
 }
 
 /// Rows that make a task large enough to be worth a thread's while (about 64 Ki values).

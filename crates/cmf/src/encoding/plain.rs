@@ -25,14 +25,11 @@ pub(super) fn decode_bf16(bytes: &[u8], out: &mut [f32]) {
 }
 
 pub(super) fn encode_f32(values: &[f32], out: &mut [u8]) {
-    values
-        .par_chunks(TASK)
-        .zip(out.par_chunks_mut(4 * TASK))
-        .for_each(|(values, out)| {
-            for (value, bytes) in values.iter().zip(out.as_chunks_mut().0) {
-                *bytes = value.to_le_bytes();
-            }
-        });
+    values.par_chunks(TASK).zip(out.par_chunks_mut(4 * TASK)).for_each(|(values, out)| {
+        for (value, bytes) in values.iter().zip(out.as_chunks_mut().0) {
+            *bytes = value.to_le_bytes();
+        }
+    });
 }
 
 pub(super) fn encode_f16(values: &[f32], out: &mut [u8]) {
@@ -41,12 +38,9 @@ pub(super) fn encode_f16(values: &[f32], out: &mut [u8]) {
 }
 
 pub(super) fn encode_bf16(values: &[f32], out: &mut [u8]) {
-    values
-        .par_chunks(TASK)
-        .zip(out.par_chunks_mut(2 * TASK))
-        .for_each(|(values, out)| {
-            for (value, bytes) in values.iter().zip(out.as_chunks_mut().0) {
-                *bytes = bf16::from_f32(*value).to_le_bytes();
-            }
-        });
+    values.par_chunks(TASK).zip(out.par_chunks_mut(2 * TASK)).for_each(|(values, out)| {
+        for (value, bytes) in values.iter().zip(out.as_chunks_mut().0) {
+            *bytes = bf16::from_f32(*value).to_le_bytes();
+        }
+    });
 }

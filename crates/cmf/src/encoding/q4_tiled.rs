@@ -25,8 +25,7 @@ const MAX: f32 = 7.0;
 const TASK: usize = 2048;
 
 pub(super) fn byte_len(rows: u64, cols: u64) -> Option<u64> {
-    rows.checked_mul(cols / GROUP as u64)?
-        .checked_mul(TILE as u64)
+    rows.checked_mul(cols / GROUP as u64)?.checked_mul(TILE as u64)
 }
 
 /// A payload's tiles.
@@ -45,11 +44,7 @@ impl<'a> View<'a> {
     /// If `bytes` does not have the size of the shape or `cols` is no multiple of 32.
     pub fn new(bytes: &'a [u8], rows: usize, cols: usize) -> Result<Self, EncodingError> {
         Encoding::Q4Tiled.check_payload(bytes, rows, cols)?;
-        Ok(View {
-            rows,
-            cols,
-            tiles: bytes.as_chunks().0,
-        })
+        Ok(View { rows, cols, tiles: bytes.as_chunks().0 })
     }
 
     /// Number of rows.

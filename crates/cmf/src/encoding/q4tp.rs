@@ -46,9 +46,7 @@ const fn code_stride(groups: usize) -> usize {
 pub(super) fn byte_len(rows: u64, cols: u64) -> Option<u64> {
     let groups = cols / GROUP as u64;
     let codes = groups.checked_mul(CODE_BITS as u64)?.div_ceil(8);
-    let row = groups
-        .checked_mul(NIBBLES as u64)?
-        .checked_add(PARAMS as u64 + codes)?;
+    let row = groups.checked_mul(NIBBLES as u64)?.checked_add(PARAMS as u64 + codes)?;
     rows.checked_mul(row)
 }
 
@@ -89,13 +87,7 @@ impl<'a> View<'a> {
         Encoding::Q4tp.check_payload(bytes, rows, cols)?;
         let (nibbles, rest) = bytes.split_at(rows * (cols / GROUP) * NIBBLES);
         let (params, codes) = rest.split_at(rows * PARAMS);
-        Ok(View {
-            rows,
-            cols,
-            nibbles: nibbles.as_chunks().0,
-            params: params.as_chunks().0,
-            codes,
-        })
+        Ok(View { rows, cols, nibbles: nibbles.as_chunks().0, params: params.as_chunks().0, codes })
     }
 
     /// Number of rows.
@@ -153,11 +145,7 @@ impl<'a> View<'a> {
         let mut scales = vec![0.0; self.groups()];
         for (row, out) in range.zip(out.chunks_exact_mut(self.cols.max(1))) {
             self.scales(row, &mut scales);
-            wide::run(DecodeRow {
-                nibbles: self.row(row),
-                scales: &scales,
-                out,
-            });
+            wide::run(DecodeRow { nibbles: self.row(row), scales: &scales, out });
         }
     }
 }
@@ -184,9 +172,7 @@ pub(super) fn encode(rows: usize, cols: usize, values: &[f32], payload: &mut [u8
     let (params, codes) = rest.split_at_mut(rows * PARAMS);
     let params = params.as_chunks_mut::<PARAMS>().0;
     if cols == 0 {
-        params
-            .iter_mut()
-            .for_each(|bytes| *bytes = fit_ladder(&[], &[]).to_bytes());
+        params.iter_mut().for_each(|bytes| *bytes = fit_ladder(&[], &[]).to_bytes());
         return;
     }
     values
@@ -195,19 +181,10 @@ pub(super) fn encode(rows: usize, cols: usize, values: &[f32], payload: &mut [u8
         .zip(params)
         .zip(codes.par_chunks_mut(code_stride(groups)))
         .with_min_len(rows_per_task(cols))
-        .for_each_init(
-            Scratch::default,
-            |scratch, (((values, nibbles), params), codes)| {
-                let (values, nibbles) = (values.as_chunks().0, nibbles.as_chunks_mut().0);
-                wide::run(EncodeRow {
-                    values,
-                    nibbles,
-                    params,
-                    codes,
-                    scratch,
-                });
-            },
-        );
+        .for_each_init(Scratch::default, |scratch, (((values, nibbles), params), codes)| {
+            let (values, nibbles) = (values.as_chunks().0, nibbles.as_chunks_mut().0);
+            wide::run(EncodeRow { values, nibbles, params, codes, scratch });
+        });
 }
 
 /// What encoding a row needs beside its output, kept from row to row.
@@ -229,19 +206,11 @@ struct EncodeRow<'a> {
 impl Kernel for EncodeRow<'_> {
     #[inline(always)]
     fn run(self) {
-        let Scratch {
-            peaks,
-            levels,
-            codes,
-        } = self.scratch;
+        let Scratch { peaks, levels, codes } = self.scratch;
         peaks.clear();
         peaks.extend(self.values.iter().map(|group| peak(group)));
         levels.clear();
-        levels.extend(
-            peaks
-                .iter()
-                .map(|peak| f64::from(scale(peak / 7.0)).log2() as f32),
-        );
+        levels.extend(peaks.iter().map(|peak| f64::from(scale(peak / 7.0)).log2() as f32));
 
         let fit = fit_ladder(peaks, levels);
         *self.params = fit.to_bytes();
@@ -255,10 +224,7 @@ impl Kernel for EncodeRow<'_> {
                 round_clamped(rung, 0.0, (RUNGS - 1) as f32) as u8
             };
             let mut first = [0; LANES];
-            first
-                .iter_mut()
-                .zip(levels)
-                .for_each(|(first, level)| *first = nominal(level));
+            first.iter_mut().zip(levels).for_each(|(first, level)| *first = nominal(level));
             codes.extend(&search(batch, first, &rungs, &inverses)[..batch.len()]);
         }
         for (code, &peak) in codes.iter_mut().zip(peaks.iter()) {
@@ -287,13 +253,7 @@ impl Fit {
 
 /// A ladder from the lowest to at least the highest level of the groups that are not all zero.
 fn fit_ladder(peaks: &[f32], levels: &[f32]) -> Fit {
-    let live = || {
-        levels
-            .iter()
-            .zip(peaks)
-            .filter(|(_, peak)| **peak != 0.0)
-            .map(|(level, _)| *level)
-    };
+    let live = || levels.iter().zip(peaks).filter(|(_, peak)| **peak != 0.0).map(|(level, _)| *level);
     // A row of zeros has the level of the smallest scale.
     let floor = f64::from(scale(0.0)).log2() as f32;
     let low = live().reduce(f32::min).unwrap_or(floor);
@@ -336,9 +296,8 @@ fn search(
     let candidates: [[u8; LANES]; CANDIDATES] = std::array::from_fn(|k| {
         nominal.map(|code| (code.saturating_sub(2) + k as u8).min(code + 1).min(last))
     });
-    let pick = |table: &[f32; RUNGS]| {
-        candidates.map(|codes| codes.map(|code| table[usize::from(code) % RUNGS]))
-    };
+    let pick =
+        |table: &[f32; RUNGS]| candidates.map(|codes| codes.map(|code| table[usize::from(code) % RUNGS]));
     let (rungs, inverses) = (pick(rungs), pick(inverses));
 
     let mut columns = [[0f32; LANES]; GROUP];
@@ -376,10 +335,7 @@ fn search(
 /// Packs five bits a code, least significant first.
 fn pack_codes(codes: &[u8], out: &mut [u8]) {
     for (codes, out) in codes.chunks(8).zip(out.chunks_mut(CODE_BITS)) {
-        let word = codes
-            .iter()
-            .rev()
-            .fold(0u64, |word, &code| word << CODE_BITS | u64::from(code));
+        let word = codes.iter().rev().fold(0u64, |word, &code| word << CODE_BITS | u64::from(code));
         out.copy_from_slice(&word.to_le_bytes()[..out.len()]);
     }
 }

@@ -52,13 +52,7 @@ impl<'a> View<'a> {
         Encoding::Q8TwoField.check_payload(bytes, rows, cols)?;
         let (quants, fields) = bytes.split_at(rows * cols);
         let (row_scales, col_scales) = fields.split_at(half_bytes::BYTES * rows);
-        Ok(View {
-            rows,
-            cols,
-            quants,
-            row_scales,
-            col_scales,
-        })
+        Ok(View { rows, cols, quants, row_scales, col_scales })
     }
 
     /// Number of rows.
@@ -90,12 +84,7 @@ impl<'a> View<'a> {
         let cols = self.col_scales();
         for (row, out) in range.zip(out.chunks_exact_mut(self.cols.max(1))) {
             let (quants, row) = (self.row(row), self.row_scale(row));
-            wide::run(DecodeRow {
-                quants,
-                row,
-                cols: &cols,
-                out,
-            });
+            wide::run(DecodeRow { quants, row, cols: &cols, out });
         }
     }
 }
@@ -122,11 +111,7 @@ pub(super) fn encode(rows: usize, cols: usize, values: &[f32], payload: &mut [u8
     let col_field = column_field(rows, cols, values);
     half_bytes::encode(&col_field, col_scales);
     if cols == 0 {
-        row_scales
-            .as_chunks_mut::<2>()
-            .0
-            .iter_mut()
-            .for_each(|b| half_bytes::put(b, scale(0.0)));
+        row_scales.as_chunks_mut::<2>().0.iter_mut().for_each(|b| half_bytes::put(b, scale(0.0)));
         return;
     }
     values
@@ -137,13 +122,7 @@ pub(super) fn encode(rows: usize, cols: usize, values: &[f32], payload: &mut [u8
         .for_each_init(
             || vec![0.0; cols],
             |ratios, ((values, quants), bytes)| {
-                wide::run(EncodeRow {
-                    values,
-                    cols: &col_field,
-                    ratios,
-                    quants,
-                    bytes,
-                });
+                wide::run(EncodeRow { values, cols: &col_field, ratios, quants, bytes });
             },
         );
 }
@@ -156,10 +135,8 @@ fn column_field(rows: usize, cols: usize, values: &[f32]) -> Vec<f32> {
     }
     // In bounded batches of blocks: a tall matrix would have many partial sums at once.
     for batch in values.chunks(64 * SUM_ROWS * cols) {
-        let partials: Vec<Vec<f64>> = batch
-            .par_chunks(SUM_ROWS * cols)
-            .map(|block| sum_of_squares(block, cols))
-            .collect();
+        let partials: Vec<Vec<f64>> =
+            batch.par_chunks(SUM_ROWS * cols).map(|block| sum_of_squares(block, cols)).collect();
         for partial in partials {
             for (total, part) in total.iter_mut().zip(partial) {
                 *total += part;
@@ -172,10 +149,7 @@ fn column_field(rows: usize, cols: usize, values: &[f32]) -> Vec<f32> {
 
 fn sum_of_squares(block: &[f32], cols: usize) -> Vec<f64> {
     let mut sums = vec![0.0; cols];
-    wide::run(SumOfSquares {
-        block,
-        sums: &mut sums,
-    });
+    wide::run(SumOfSquares { block, sums: &mut sums });
     sums
 }
 

@@ -40,12 +40,7 @@ impl<'a> View<'a> {
     pub fn new(bytes: &'a [u8], rows: usize, cols: usize) -> Result<Self, EncodingError> {
         Encoding::Q8Row.check_payload(bytes, rows, cols)?;
         let (quants, scales) = bytes.split_at(rows * cols);
-        Ok(View {
-            rows,
-            cols,
-            quants,
-            scales,
-        })
+        Ok(View { rows, cols, quants, scales })
     }
 
     /// Number of rows.
@@ -70,11 +65,7 @@ impl<'a> View<'a> {
 
     pub(super) fn decode_rows(&self, range: Range<usize>, out: &mut [f32]) {
         for (row, out) in range.zip(out.chunks_exact_mut(self.cols.max(1))) {
-            wide::run(DecodeRow {
-                quants: self.row(row),
-                scale: self.scale(row),
-                out,
-            });
+            wide::run(DecodeRow { quants: self.row(row), scale: self.scale(row), out });
         }
     }
 }
@@ -97,11 +88,7 @@ impl Kernel for DecodeRow<'_> {
 pub(super) fn encode(rows: usize, cols: usize, values: &[f32], payload: &mut [u8]) {
     let (quants, scales) = payload.split_at_mut(rows * cols);
     if cols == 0 {
-        scales
-            .as_chunks_mut::<2>()
-            .0
-            .iter_mut()
-            .for_each(|bytes| half_bytes::put(bytes, scale(0.0)));
+        scales.as_chunks_mut::<2>().0.iter_mut().for_each(|bytes| half_bytes::put(bytes, scale(0.0)));
         return;
     }
     values
@@ -109,13 +96,7 @@ pub(super) fn encode(rows: usize, cols: usize, values: &[f32], payload: &mut [u8
         .zip(quants.par_chunks_mut(cols))
         .zip(scales.par_chunks_mut(half_bytes::BYTES))
         .with_min_len(rows_per_task(cols))
-        .for_each(|((values, quants), bytes)| {
-            wide::run(EncodeRow {
-                values,
-                quants,
-                bytes,
-            })
-        });
+        .for_each(|((values, quants), bytes)| wide::run(EncodeRow { values, quants, bytes }));
 }
 
 struct EncodeRow<'a> {
