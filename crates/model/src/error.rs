@@ -72,7 +72,9 @@ pub enum Error {
     },
 
     /// A pass would run past the context the executor was made for.
-    #[error("{needed} positions are needed but the context holds {limit}; shorten the prompt or raise the context length")]
+    #[error(
+        "{needed} positions are needed but the context holds {limit}; shorten the prompt or raise the context length"
+    )]
     ContextLength {
         /// Positions needed.
         needed: usize,

@@ -33,9 +33,8 @@ impl Routes {
 
     /// The same by expert: ascending experts, each with its `(row, weight)` pairs in row order.
     pub fn by_expert(&self) -> Vec<(u32, Vec<(usize, f32)>)> {
-        let mut flat: Vec<(u32, usize, f32)> = (0..self.rows())
-            .flat_map(|r| self.row(r).iter().map(move |c| (c.expert, r, c.weight)))
-            .collect();
+        let mut flat: Vec<(u32, usize, f32)> =
+            (0..self.rows()).flat_map(|r| self.row(r).iter().map(move |c| (c.expert, r, c.weight))).collect();
         flat.sort_unstable_by_key(|&(expert, row, _)| (expert, row));
         flat.chunk_by(|a, b| a.0 == b.0)
             .map(|group| (group[0].0, group.iter().map(|&(_, row, weight)| (row, weight)).collect()))
@@ -66,9 +65,7 @@ pub fn softmax(row: &mut [f32]) {
 /// Indices of the `k` largest values, descending; of equal values the lower index comes first.
 pub fn top_k(values: &[f32], k: usize) -> Vec<u32> {
     let mut order: Vec<u32> = (0..values.len() as u32).collect();
-    let descending = |a: &u32, b: &u32| {
-        values[*b as usize].total_cmp(&values[*a as usize]).then(a.cmp(b))
-    };
+    let descending = |a: &u32, b: &u32| values[*b as usize].total_cmp(&values[*a as usize]).then(a.cmp(b));
     if k < order.len() {
         order.select_nth_unstable_by(k, descending);
         order.truncate(k);
@@ -117,8 +114,7 @@ pub fn route(probs: &[f32], moe: &MoeConfig, coreset: Option<&[u32]>) -> Routes 
                 top_k(&inside, moe.top_k).into_iter().map(|i| allowed[i as usize]).collect()
             }
         };
-        let total: f32 =
-            if moe.norm_topk { chosen.iter().map(|&e| row[e as usize]).sum() } else { 1.0 };
+        let total: f32 = if moe.norm_topk { chosen.iter().map(|&e| row[e as usize]).sum() } else { 1.0 };
         routes
             .choices
             .extend(chosen.iter().map(|&expert| Choice { expert, weight: row[expert as usize] / total }));

@@ -146,11 +146,8 @@ impl Weights {
         let binder = Binder { container: &container, config };
         let (hidden, vocab) = (config.hidden_size, config.vocab_size);
         let embed = binder.matrix("model.embed_tokens.weight", vocab, hidden)?;
-        let head = if config.tie_embeddings {
-            embed
-        } else {
-            binder.matrix("lm_head.weight", vocab, hidden)?
-        };
+        let head =
+            if config.tie_embeddings { embed } else { binder.matrix("lm_head.weight", vocab, hidden)? };
         let norm = binder.vector("model.norm.weight", &[hidden])?;
         let layers = (0..config.layers.len()).map(|i| binder.layer(i)).collect::<Result<_>>()?;
         Ok(Weights { embed, norm, head, layers, container })

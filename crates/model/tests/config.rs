@@ -33,7 +33,9 @@ fn header_and_folder_agree() {
             Some(&fixture_json(&format!("{folder}/hf/generation_config.json"))),
         )
         .unwrap();
-        let file = shamrock_model::ModelFile::open(shamrock_testkit::fixture(&format!("{folder}/model.q4tp.cmf"))).unwrap();
+        let file =
+            shamrock_model::ModelFile::open(shamrock_testkit::fixture(&format!("{folder}/model.q4tp.cmf")))
+                .unwrap();
         assert_eq!(file.config, hf, "{folder}");
         let mut header = json!({ "arch": hf.to_arch() });
         header["tokenizer_config"] = json!({ "eos_token_ids": hf.eos_ids, "pad_token_id": hf.pad_id });

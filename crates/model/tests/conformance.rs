@@ -47,7 +47,8 @@ impl Seen {
 fn cases() -> Vec<(&'static str, &'static str, &'static str)> {
     let mut cases = Vec::new();
     for folder in FOLDERS {
-        for (file, suffix) in [("model.q4tp.cmf", ".q4tp"), ("model.f16.cmf", ".f16"), ("model.f16.cmf", "")] {
+        for (file, suffix) in [("model.q4tp.cmf", ".q4tp"), ("model.f16.cmf", ".f16"), ("model.f16.cmf", "")]
+        {
             let exact_in_f16 = folder != "small";
             if find(&format!("{folder}/{file}")).is_some() && (!suffix.is_empty() || exact_in_f16) {
                 cases.push((folder, file, suffix));
@@ -90,7 +91,8 @@ fn passes_and_states_match_the_oracle() {
         let mut seen = Seen::default();
         let step = Step::commit(seq, &prompt, Score::Logits { rows: &all });
         let pass = executor.run_observed(&[step], &mut |_, e| seen.note(e)).unwrap();
-        let logits = (0..all.len()).flat_map(|r| pass.outputs[0].commit.logits(r)).copied().collect::<Vec<_>>();
+        let logits =
+            (0..all.len()).flat_map(|r| pass.outputs[0].commit.logits(r)).copied().collect::<Vec<_>>();
         assert_close(&format!("{what} causal"), &logits, &expected.array("causal_logits").values, LOGITS);
         check_rows(&what, &seen, &expected, "causal");
         assert_eq!(
@@ -120,7 +122,8 @@ fn passes_and_states_match_the_oracle() {
             };
             let pass = executor.run_observed(&[step], &mut observe).unwrap();
             let what = format!("{what} {block}");
-            let logits = (0..all.len()).flat_map(|r| pass.outputs[0].preview.logits(r)).copied().collect::<Vec<_>>();
+            let logits =
+                (0..all.len()).flat_map(|r| pass.outputs[0].preview.logits(r)).copied().collect::<Vec<_>>();
             assert_close(&what, &logits, &expected.array(&format!("{block}/logits")).values, LOGITS);
             check_rows(&what, &seen, &expected, block);
             for (i, (coreset, experts)) in seen.coresets.iter().zip(&seen.experts).enumerate() {
@@ -128,7 +131,11 @@ fn passes_and_states_match_the_oracle() {
                 let want_coreset =
                     Some(&want["coreset"]).filter(|c| !c.is_null()).map(|c| ids(&c[i.to_string()]));
                 assert_eq!(*coreset, want_coreset, "{what}: coreset of layer {i}");
-                assert_eq!(*experts, expert_ids(&want["experts"][i.to_string()]), "{what}: experts of layer {i}");
+                assert_eq!(
+                    *experts,
+                    expert_ids(&want["experts"][i.to_string()]),
+                    "{what}: experts of layer {i}"
+                );
             }
             assert_eq!(executor.export(seq).unwrap(), state, "{what}: a preview changes no state");
         }

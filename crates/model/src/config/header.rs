@@ -129,7 +129,9 @@ impl Config {
 fn check_family(arch: &Object<'_>) -> Result<()> {
     let style = arch.str_opt("norm_style")?.unwrap_or("gemma");
     if style != "gemma" {
-        return Err(arch.error("norm_style", format!("{style:?} is not supported; Clover uses \"gemma\" (1 + w)")));
+        return Err(
+            arch.error("norm_style", format!("{style:?} is not supported; Clover uses \"gemma\" (1 + w)"))
+        );
     }
     if arch.bool_opt("attention_sink")?.unwrap_or(false) {
         return Err(arch.error("attention_sink", "attention sinks are not part of the Clover family"));
@@ -137,7 +139,9 @@ fn check_family(arch: &Object<'_>) -> Result<()> {
     if let Some(core) = arch.object("linear_core", "arch.linear_core")? {
         let kind = core.str_opt("kind")?.unwrap_or("gated_delta_net");
         if kind != "gated_delta_net" {
-            return Err(core.error("kind", format!("{kind:?} is not supported; Clover uses \"gated_delta_net\"")));
+            return Err(
+                core.error("kind", format!("{kind:?} is not supported; Clover uses \"gated_delta_net\""))
+            );
         }
     }
     Ok(())
@@ -162,14 +166,14 @@ fn layers(arch: &Object<'_>) -> Result<Vec<LayerKind>> {
 }
 
 fn block(record: &Object<'_>) -> Result<(Option<BlockConfig>, Controls)> {
-    let algorithm =
-        record.str_opt("algorithm")?.ok_or_else(|| record.error("algorithm", "is missing"))?;
+    let algorithm = record.str_opt("algorithm")?.ok_or_else(|| record.error("algorithm", "is missing"))?;
     if algorithm != "low_confidence" {
-        return Err(record.error("algorithm", format!("{algorithm:?} is not known; only \"low_confidence\" is")));
+        return Err(
+            record.error("algorithm", format!("{algorithm:?} is not known; only \"low_confidence\" is"))
+        );
     }
-    let enabled = record
-        .bool_opt("coreset_enabled")?
-        .ok_or_else(|| record.error("coreset_enabled", "is missing"))?;
+    let enabled =
+        record.bool_opt("coreset_enabled")?.ok_or_else(|| record.error("coreset_enabled", "is missing"))?;
     let top_p = record.f64("coreset_top_p")? as f32;
     let block = BlockConfig {
         block_size: record.usize("block_size")?,

@@ -66,7 +66,9 @@ fn layers(text: &Object<'_>) -> Result<Vec<LayerKind>> {
     let Some(list) = text.array_opt("layer_types")? else {
         let interval = text.usize_opt("full_attention_interval")?.unwrap_or(4);
         if interval == 0 || count > super::MAX_DIM {
-            return Err(text.error("full_attention_interval", "needs layer_types or an interval of at least 1"));
+            return Err(
+                text.error("full_attention_interval", "needs layer_types or an interval of at least 1")
+            );
         }
         return Ok((1..=count)
             .map(|i| if i % interval == 0 { LayerKind::Full } else { LayerKind::Linear })
@@ -124,7 +126,9 @@ fn block(top: &Object<'_>) -> Result<Option<BlockConfig>> {
     if let Some(d) = denoising {
         let algorithm = d.str_opt("algorithm")?.unwrap_or("low_confidence");
         if algorithm != "low_confidence" {
-            return Err(d.error("algorithm", format!("{algorithm:?} is not known; only \"low_confidence\" is")));
+            return Err(
+                d.error("algorithm", format!("{algorithm:?} is not known; only \"low_confidence\" is"))
+            );
         }
         threshold = d.f32_or("threshold", threshold)?;
     }

@@ -39,12 +39,7 @@ impl<'a> Object<'a> {
         self.get(key).map(|v| Object::new(v, self.source, path)).transpose()
     }
 
-    fn typed<T>(
-        &self,
-        key: &str,
-        what: &str,
-        read: impl Fn(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>> {
+    fn typed<T>(&self, key: &str, what: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
         self.get(key)
             .map(|v| read(v).ok_or_else(|| self.error(key, format!("must be {what}, found {}", kind(v)))))
             .transpose()

@@ -93,9 +93,8 @@ pub(super) fn preview(
     mixed.par_chunks_mut(dv).enumerate().for_each(|(i, out)| {
         let (t, head) = (i / g.value_heads, i % g.value_heads);
         let query = rows.key_row(g, &rows.q, t, head);
-        let mut p: Vec<f32> = (0..b)
-            .map(|s| block.logit_scale[head] * dot(query, rows.key_row(g, &rows.k, s, head)))
-            .collect();
+        let mut p: Vec<f32> =
+            (0..b).map(|s| block.logit_scale[head] * dot(query, rows.key_row(g, &rows.k, s, head))).collect();
         p.push(block.history_bias[head] + block.history_c[head] * (b as f32 / TRAINING_BLOCK).ln());
         softmax(&mut p);
         for s in 0..b {
@@ -178,11 +177,8 @@ fn recur(g: &GdnConfig, rows: &Rows, n: usize, memory: &mut [f32]) -> Vec<f32> {
     if n == 0 {
         return by_head;
     }
-    memory
-        .par_chunks_mut(dk * dv)
-        .zip(by_head.par_chunks_mut(n * dv))
-        .enumerate()
-        .for_each(|(head, (memory, out))| {
+    memory.par_chunks_mut(dk * dv).zip(by_head.par_chunks_mut(n * dv)).enumerate().for_each(
+        |(head, (memory, out))| {
             let mut error = vec![0.0; dv];
             for (t, out) in out.chunks_exact_mut(dv).enumerate() {
                 let (q, k) = (rows.key_row(g, &rows.q, t, head), rows.key_row(g, &rows.k, t, head));
@@ -201,7 +197,8 @@ fn recur(g: &GdnConfig, rows: &Rows, n: usize, memory: &mut [f32]) -> Vec<f32> {
                     add_scaled(out, s_row, q * read_scale);
                 }
             }
-        });
+        },
+    );
     let mut out = vec![0.0; by_head.len()];
     for (i, row) in out.chunks_exact_mut(dv).enumerate() {
         let (t, head) = (i / g.value_heads, i % g.value_heads);
@@ -211,7 +208,13 @@ fn recur(g: &GdnConfig, rows: &Rows, n: usize, memory: &mut [f32]) -> Vec<f32> {
 }
 
 /// Gated norm and output projection of `o` `[n, value_heads, value_dim]`.
-fn finish(p: &Projector<'_>, config: &Config, w: &GdnWeights, x: &[f32], mut o: Vec<f32>) -> Result<Vec<f32>> {
+fn finish(
+    p: &Projector<'_>,
+    config: &Config,
+    w: &GdnWeights,
+    x: &[f32],
+    mut o: Vec<f32>,
+) -> Result<Vec<f32>> {
     let z = p.project(w.z, x)?;
     let dv = config.gdn.value_dim;
     for (o, z) in o.chunks_exact_mut(dv).zip(z.chunks_exact(dv)) {

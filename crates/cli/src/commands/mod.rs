@@ -1,0 +1,12 @@
+//! One module per command, each with its arguments and a `run`.
+
+pub mod bench;
+pub mod convert;
+pub mod eval;
+pub mod info;
+pub mod logits;
+pub mod ppl;
+pub mod quantize;
+pub mod run;
+pub mod synth;
+pub mod verify;

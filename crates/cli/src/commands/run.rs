@@ -1,0 +1,169 @@
+//! `shamrock run`: one answer, or a chat.
+
+mod chat;
+
+use std::io::{IsTerminal, Read, Write, stdin};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use shamrock_generate::{Options, Session};
+use shamrock_model::Executor;
+use shamrock_text::{Message, Piece};
+
+use crate::engine::{self, EngineArgs, Prompt, TextSide};
+use crate::generation::{Answer, GenerationArgs, Generator, Trace};
+use crate::output;
+
+/// Whether to ask the model for reasoning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Thinking {
+    On,
+    Off,
+}
+
+/// Arguments of `run`.
+#[derive(Args)]
+pub struct RunArgs {
+    /// Model file [default: models/clover-nano.cmf]
+    model: Option<PathBuf>,
+    /// Answer this prompt and end; `-` or a piped standard input is read as the prompt
+    #[arg(short, long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// System message
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// The prompt is a plain text to continue, not a chat message
+    #[arg(long, conflicts_with = "system")]
+    raw: bool,
+    /// Ask for reasoning or for none [default: the chat template's choice]
+    #[arg(long, value_name = "on|off")]
+    thinking: Option<Thinking>,
+    /// Print one JSON object when the answer is done (needs a prompt)
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    generation: GenerationArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// An opened model with everything that answers need.
+struct Runner {
+    executor: Box<dyn Executor>,
+    text: TextSide,
+    session: Session,
+    options: Options,
+    stops: Vec<String>,
+    interrupt: Arc<AtomicBool>,
+    trace: Option<Trace>,
+    thinking: Option<bool>,
+}
+
+/// Runs the command.
+pub fn run(args: RunArgs) -> Result<()> {
+    let path = engine::path_or_default(args.model)?;
+    let model = engine::open(&path)?;
+    let text = engine::text_side(&path, &model)?;
+    let options = args.generation.options(&model.config)?;
+    let mut runner = Runner {
+        executor: args.engine.executor(model)?,
+        text,
+        session: Session::new(),
+        options,
+        stops: args.generation.stops().to_vec(),
+        interrupt: Arc::new(AtomicBool::new(false)),
+        trace: args.generation.trace()?,
+        thinking: args.thinking.map(|t| t == Thinking::On),
+    };
+    let system = args.system.map(|text| Message::new("system", text));
+    match prompt_text(args.prompt)? {
+        Some(prompt) => {
+            let prompt = if args.raw {
+                runner.text.raw(&prompt)?
+            } else {
+                let messages: Vec<Message> =
+                    system.into_iter().chain([Message::new("user", prompt)]).collect();
+                runner.text.chat(&messages, runner.thinking)?
+            };
+            runner.once(&prompt, args.json)
+        }
+        None => {
+            ensure!(!args.raw && !args.json, "--raw and --json need a prompt: give one with -p");
+            chat::chat(&mut runner, system, &path)
+        }
+    }
+}
+
+/// The prompt of a single answer: from the flag, or from a standard input that is not a terminal.
+fn prompt_text(flag: Option<String>) -> Result<Option<String>> {
+    match flag {
+        Some(text) if text != "-" => Ok(Some(text)),
+        None if stdin().is_terminal() => Ok(None),
+        _ => {
+            let mut text = String::new();
+            stdin().read_to_string(&mut text).context("reading the prompt from standard input")?;
+            Ok(Some(text))
+        }
+    }
+}
+
+impl Runner {
+    /// One answer; reasoning and the closing line of figures go to standard error, so that
+    /// standard output carries the answer alone.
+    fn once(&mut self, prompt: &Prompt, as_json: bool) -> Result<()> {
+        if as_json {
+            let answer = self.answer(prompt, &mut |_| Ok(()))?;
+            let stats = &answer.outcome.stats;
+            let object = json!({
+                "text": answer.content,
+                "reasoning": answer.reasoning,
+                "finish": answer.finish(),
+                "tokens": answer.outcome.tokens,
+                "mode": self.options.mode,
+                "tokens_per_pass": crate::generation::ratio(answer.outcome.tokens.len() as f64, stats.passes as f64),
+                "tok_per_s": crate::generation::ratio(answer.outcome.tokens.len() as f64, stats.elapsed.as_secs_f64()),
+                "stats": stats,
+            });
+            return Ok(output::println(&object.to_string())?);
+        }
+        let answer = self.answer(prompt, &mut show)?;
+        output::println("")?;
+        eprintln!("{}", dim(&format!("[{}]", answer.summary())));
+        Ok(())
+    }
+
+    fn answer(&mut self, prompt: &Prompt, show: &mut dyn FnMut(&Piece) -> Result<()>) -> Result<Answer> {
+        self.options.stable_prefix = prompt.stable;
+        let mut generator = Generator {
+            executor: &mut *self.executor,
+            tokenizer: &self.text.tokenizer,
+            session: &mut self.session,
+            interrupt: &self.interrupt,
+            trace: self.trace.as_mut(),
+        };
+        generator.answer(&prompt.ids, &self.options, &self.stops, prompt.in_reasoning, show)
+    }
+}
+
+/// Content to standard output, reasoning to standard error.
+fn show(piece: &Piece) -> Result<()> {
+    match piece {
+        Piece::Content(text) => output::print(text)?,
+        Piece::Reasoning(text) => {
+            let mut err = std::io::stderr().lock();
+            write!(err, "{}", dim(text))?;
+            err.flush()?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Dimmed on a terminal, plain elsewhere.
+fn dim(text: &str) -> String {
+    if std::io::stderr().is_terminal() { format!("\x1b[2m{text}\x1b[0m") } else { text.to_owned() }
+}

@@ -1,0 +1,39 @@
+//! `shamrock verify`: every hash of a model file, and that it binds.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use shamrock_cmf::Container;
+use shamrock_model::ModelFile;
+
+use crate::output::{byte_bar, bytes, println};
+
+/// Arguments of `verify`.
+#[derive(Args)]
+pub struct VerifyArgs {
+    /// Model file
+    model: PathBuf,
+}
+
+/// Runs the command.
+pub fn run(args: VerifyArgs) -> Result<()> {
+    let container = std::sync::Arc::new(Container::open(&args.model)?);
+    let bar = byte_bar(container.file_len(), "verifying");
+    let problems = container.verify(&mut |done| bar.set_position(done))?;
+    bar.finish_and_clear();
+    for problem in &problems {
+        println(&format!("{}: {problem}", args.model.display()))?;
+    }
+    if !problems.is_empty() {
+        bail!("{}: {} problems found; fetch or convert the file again", args.model.display(), problems.len());
+    }
+    let tensors = container.tensors().len();
+    ModelFile::from_container(container.clone())?;
+    println(&format!(
+        "{}: {tensors} tensors, {}, all hashes match",
+        args.model.display(),
+        bytes(container.file_len())
+    ))?;
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! Opening a model: the file, the executor that runs it, and the text side that goes with it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use shamrock_model::reference::{ReferenceExecutor, ReferenceOptions};
+use shamrock_model::{Executor, ModelFile};
+use shamrock_text::{ChatTemplate, Message, ReasoningTags, RenderOptions, Tokenizer};
+
+/// Where passes run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// The fastest one this machine can run.
+    Auto,
+    /// The plain f32 executor that defines the numbers.
+    Reference,
+}
+
+/// Flags of every command that runs a model.
+#[derive(Args, Clone, Debug)]
+pub struct EngineArgs {
+    /// Where passes run
+    #[arg(long, value_enum, default_value = "auto", help_heading = "Engine")]
+    pub backend: Backend,
+    /// Worker threads [default: one per core]
+    #[arg(long, value_name = "N", help_heading = "Engine", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Positions a conversation may reach [default: the model's own limit]
+    #[arg(long, value_name = "N", help_heading = "Engine", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ctx: Option<u32>,
+}
+
+impl EngineArgs {
+    /// The executor these flags ask for.
+    pub fn executor(&self, model: ModelFile) -> Result<Box<dyn Executor>> {
+        let limit = model.config.max_context;
+        if let Some(ctx) = self.ctx.filter(|&ctx| ctx as usize > limit) {
+            bail!("--ctx {ctx}: the model was made for at most {limit} positions");
+        }
+        let options = ReferenceOptions {
+            max_context: self.ctx.map(|ctx| ctx as usize),
+            threads: self.threads.map(usize::from),
+        };
+        match self.backend {
+            Backend::Auto | Backend::Reference => Ok(Box::new(ReferenceExecutor::new(model, options)?)),
+        }
+    }
+}
+
+/// The text side of a model file.
+pub struct TextSide {
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Its chat template, if it has one.
+    template: Option<ChatTemplate>,
+}
+
+/// A prompt ready to be committed.
+pub struct Prompt {
+    /// Token ids.
+    pub ids: Vec<u32>,
+    /// Leading ids that the next turn's prompt will share for sure.
+    pub stable: Option<usize>,
+    /// The prompt has opened the reasoning: the answer starts inside it.
+    pub in_reasoning: bool,
+}
+
+impl TextSide {
+    /// A conversation as a prompt. `thinking` asks for reasoning or for none; `None` leaves the
+    /// choice to the template.
+    pub fn chat(&self, messages: &[Message], thinking: Option<bool>) -> Result<Prompt> {
+        let Some(template) = &self.template else {
+            bail!("the model file carries no chat template; give a plain text with --raw");
+        };
+        let options = RenderOptions { enable_thinking: thinking, ..RenderOptions::default() };
+        let ids = template.encode(&self.tokenizer, messages, &options)?;
+        let rendered = template.render(messages, &options)?;
+        let history = RenderOptions { add_generation_prompt: false, ..options };
+        let history = template.encode(&self.tokenizer, messages, &history)?;
+        let stable = ids.iter().zip(&history).take_while(|(a, b)| a == b).count();
+        Ok(Prompt { ids, stable: Some(stable), in_reasoning: ReasoningTags::default().opened_by(&rendered) })
+    }
+
+    /// A text as it stands, special tokens recognised.
+    pub fn raw(&self, text: &str) -> Result<Prompt> {
+        let ids = self.tokenizer.encode_with_special(text)?;
+        Ok(Prompt { ids, stable: None, in_reasoning: ReasoningTags::default().opened_by(text) })
+    }
+}
+
+/// Opens a model file with a path in every message.
+pub fn open(path: &Path) -> Result<ModelFile> {
+    if path.is_dir() {
+        bail!(
+            "{} is a folder; convert a Hugging Face checkpoint first: shamrock convert {} OUT.cmf",
+            path.display(),
+            path.display()
+        );
+    }
+    Ok(ModelFile::open(path)?)
+}
+
+/// The tokenizer and template that travel in a model file.
+pub fn text_side(path: &Path, model: &ModelFile) -> Result<TextSide> {
+    if model.tokenizer_json().is_empty() {
+        bail!("{}: the file carries no tokenizer; commands on text need one", path.display());
+    }
+    let tokenizer = Tokenizer::from_bytes(model.tokenizer_json())
+        .with_context(|| format!("{}: tokenizer", path.display()))?;
+    let template = model
+        .chat_template
+        .as_deref()
+        .map(|source| ChatTemplate::new(source, []))
+        .transpose()
+        .with_context(|| format!("{}: chat template", path.display()))?;
+    Ok(TextSide { tokenizer, template })
+}
+
+/// The model named on the command line, or the one that comes with the repository.
+pub fn path_or_default(path: Option<PathBuf>) -> Result<PathBuf> {
+    const DEFAULT: &str = "models/clover-nano.cmf";
+    if let Some(path) = path {
+        return Ok(path);
+    }
+    let beside_binary = std::env::current_exe()
+        .ok()
+        .into_iter()
+        .flat_map(|exe| exe.ancestors().skip(1).map(|dir| dir.join(DEFAULT)).collect::<Vec<_>>());
+    std::iter::once(PathBuf::from(DEFAULT))
+        .chain(beside_binary)
+        .find(|candidate| candidate.is_file())
+        .with_context(|| format!("no model given and {DEFAULT} is not here: name a model file"))
+}

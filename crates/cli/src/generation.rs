@@ -1,0 +1,264 @@
+//! Generation flags, and an answer as it is shown: tokens to text, stop strings, reasoning apart.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use shamrock_generate::{Accept, Event, Finish, Mode, Options, Outcome, Session, Settle};
+use shamrock_model::{Config, Executor};
+use shamrock_text::{AnswerStream, Piece, Tokenizer};
+
+/// Flags of every command that generates.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Generation")]
+pub struct GenerationArgs {
+    /// denoise, draft or causal [default: denoise; causal for a plain trunk]
+    #[arg(long)]
+    mode: Option<Mode>,
+    /// Most tokens of an answer [default: until it ends]
+    #[arg(short = 'n', long, value_name = "N")]
+    max_tokens: Option<usize>,
+    /// Confidence above which a row of a block is fixed [default: the model's]
+    #[arg(long, value_name = "P")]
+    threshold: Option<f32>,
+    /// Rows of a denoised block [default: the model's]
+    #[arg(long, value_name = "N")]
+    block_size: Option<usize>,
+    /// Rows of a draft, its pending token included [default: 16]
+    #[arg(long, value_name = "N")]
+    draft_width: Option<usize>,
+    /// When a draft is kept: exact (the text of causal decoding) or typical
+    #[arg(long, value_name = "RULE", default_value = "exact")]
+    accept: Accept,
+    /// Always the most probable token; overrides --temp
+    #[arg(long)]
+    greedy: bool,
+    /// Temperature; 0 is greedy
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temp: f32,
+    /// Sample among this many most probable tokens; 0 is all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    top_k: usize,
+    /// Sample among the most probable tokens of this total probability
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    top_p: f32,
+    /// Sample among tokens of at least this share of the best one's probability
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    min_p: f32,
+    /// Seed of sampling
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Subtracted from logits of tokens already in the answer [default: the model's]
+    #[arg(long, value_name = "X")]
+    presence_penalty: Option<f32>,
+    /// Subtracted per occurrence in the answer [default: the model's]
+    #[arg(long, value_name = "X")]
+    frequency_penalty: Option<f32>,
+    /// Divides logits of tokens already in the answer [default: the model's]
+    #[arg(long, value_name = "X")]
+    repetition_penalty: Option<f32>,
+    /// End the answer before this text; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// Do not end at end-of-text tokens
+    #[arg(long)]
+    ignore_eos: bool,
+    /// Resolve every row of the last block, also those that cannot change the answer
+    #[arg(long)]
+    settle_block: bool,
+    /// Write every pass and token as JSON lines
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+}
+
+impl GenerationArgs {
+    /// The options these flags ask for, checked against a model.
+    pub fn options(&self, config: &Config) -> Result<Options> {
+        let mut options = Options::new(self.mode.unwrap_or(Mode::default_for(config)));
+        options.max_tokens = self.max_tokens.unwrap_or(options.max_tokens);
+        options.threshold = self.threshold;
+        options.block_size = self.block_size;
+        options.draft_width = self.draft_width;
+        options.accept = self.accept;
+        options.sampling.temperature = if self.greedy { 0.0 } else { self.temp };
+        options.sampling.top_k = self.top_k;
+        options.sampling.top_p = self.top_p;
+        options.sampling.min_p = self.min_p;
+        options.sampling.seed = self.seed;
+        let mut controls = config.controls.clone();
+        for (flag, field) in [
+            (self.presence_penalty, &mut controls.presence_penalty),
+            (self.frequency_penalty, &mut controls.frequency_penalty),
+            (self.repetition_penalty, &mut controls.repetition_penalty),
+        ] {
+            *field = flag.unwrap_or(*field);
+        }
+        options.controls = Some(controls);
+        options.ignore_eos = self.ignore_eos;
+        options.settle = if self.settle_block { Settle::Block } else { Settle::Answer };
+        options.check(config)?;
+        Ok(options)
+    }
+
+    /// Stop strings.
+    pub fn stops(&self) -> &[String] {
+        &self.stop
+    }
+
+    /// The trace file, created.
+    pub fn trace(&self) -> Result<Option<Trace>> {
+        self.trace
+            .as_ref()
+            .map(|path| {
+                let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
+                Ok(Trace { path: path.clone(), file: BufWriter::new(file) })
+            })
+            .transpose()
+    }
+}
+
+/// A file of events, one JSON object a line.
+pub struct Trace {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl Trace {
+    fn write(&mut self, event: &Event<'_>) -> Result<()> {
+        serde_json::to_writer(&mut self.file, event)
+            .map_err(anyhow::Error::from)
+            .and_then(|()| Ok(self.file.write_all(b"\n")?))
+            .with_context(|| format!("writing {}", self.path.display()))
+    }
+
+    /// Brings everything to the disk.
+    pub fn flush(&mut self) -> Result<()> {
+        self.file.flush().with_context(|| format!("writing {}", self.path.display()))
+    }
+}
+
+/// A finished answer.
+pub struct Answer {
+    /// Ids, timings and how it ended.
+    pub outcome: Outcome,
+    /// Text outside reasoning.
+    pub content: String,
+    /// Text of the reasoning.
+    pub reasoning: String,
+    /// A stop string ended it.
+    pub stop_string: bool,
+}
+
+/// What an answer is made with.
+pub struct Generator<'a> {
+    /// Where passes run.
+    pub executor: &'a mut dyn Executor,
+    /// Ids to text.
+    pub tokenizer: &'a Tokenizer,
+    /// The conversation.
+    pub session: &'a mut Session,
+    /// Set from outside to end the answer after the pass in hand.
+    pub interrupt: &'a AtomicBool,
+    /// Where events go.
+    pub trace: Option<&'a mut Trace>,
+}
+
+impl Generator<'_> {
+    /// Answers a prompt; `show` gets every piece of text as soon as it is final. `in_reasoning`
+    /// says that the prompt has opened the reasoning.
+    pub fn answer(
+        &mut self,
+        prompt: &[u32],
+        options: &Options,
+        stops: &[String],
+        in_reasoning: bool,
+        show: &mut dyn FnMut(&Piece) -> Result<()>,
+    ) -> Result<Answer> {
+        let mut stream = AnswerStream::new(self.tokenizer.clone(), stops, in_reasoning);
+        let (mut content, mut reasoning) = (String::new(), String::new());
+        let mut stop_string = false;
+        let mut failure = None;
+        let mut take = |pieces: Vec<Piece>| -> Result<()> {
+            for piece in &pieces {
+                match piece {
+                    Piece::Content(text) => content.push_str(text),
+                    Piece::Reasoning(text) => reasoning.push_str(text),
+                    _ => {}
+                }
+                show(piece)?;
+            }
+            Ok(())
+        };
+        let (trace, interrupt) = (&mut self.trace, self.interrupt);
+        let mut on_event = |event: Event<'_>| -> Result<ControlFlow<()>> {
+            if let Some(trace) = trace {
+                trace.write(&event)?;
+            }
+            if let Event::Token { id, .. } = event {
+                let part = stream.push(id)?;
+                stop_string |= part.stopped.is_some();
+                take(part.pieces)?;
+            }
+            let end = stop_string || interrupt.load(Ordering::Relaxed);
+            Ok(if end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        };
+        let outcome = self.session.generate(self.executor, prompt, options, &mut |event| {
+            on_event(event).unwrap_or_else(|error| {
+                failure = Some(error);
+                ControlFlow::Break(())
+            })
+        })?;
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        take(stream.finish())?;
+        if let Some(trace) = &mut self.trace {
+            trace.flush()?;
+        }
+        Ok(Answer { outcome, content, reasoning, stop_string })
+    }
+}
+
+impl Answer {
+    /// How the answer ended, in one word.
+    pub fn finish(&self) -> &'static str {
+        match self.outcome.finish {
+            _ if self.stop_string => "stop",
+            Finish::Stop { .. } => "stop",
+            Finish::Length => "length",
+            Finish::Context => "context",
+            Finish::Cancelled => "interrupted",
+        }
+    }
+
+    /// `42 tokens, 9 passes, 4.7 tokens/pass, 38.2 tok/s, first block 0.21 s`.
+    pub fn summary(&self) -> String {
+        let stats = &self.outcome.stats;
+        let tokens = self.outcome.tokens.len();
+        let mut line = format!(
+            "{tokens} tokens, {} passes, {:.1} tokens/pass, {:.1} tok/s",
+            stats.passes,
+            ratio(tokens as f64, stats.passes as f64),
+            ratio(tokens as f64, stats.elapsed.as_secs_f64()),
+        );
+        if let Some(first) = stats.first_block {
+            line += &format!(", first block {:.2} s", first.as_secs_f64());
+        }
+        if stats.cached_tokens > 0 {
+            line += &format!(", {} of {} prompt tokens cached", stats.cached_tokens, stats.prompt_tokens);
+        }
+        if self.finish() != "stop" {
+            line += &format!(", ended by {}", self.finish());
+        }
+        line
+    }
+}
+
+/// A quotient that is 0 where there is nothing to divide by.
+pub fn ratio(a: f64, b: f64) -> f64 {
+    if b > 0.0 { a / b } else { 0.0 }
+}
