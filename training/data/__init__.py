@@ -1,0 +1,1 @@
+"""Generated chat data with checkable answers."""
