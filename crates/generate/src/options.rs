@@ -1,0 +1,300 @@
+//! What a caller can ask of an answer, and its check against a model.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use shamrock_model::{Config, Controls};
+
+use crate::error::{Error, Result};
+use crate::sampling::Sampling;
+
+/// How an answer is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// LowConfidence denoising, block by block.
+    Denoise,
+    /// Self-speculation: a preview proposes, a causal pass verifies.
+    Draft,
+    /// One token a pass.
+    Causal,
+}
+
+impl Mode {
+    /// The mode a model was trained for: denoise with a block record, causal without.
+    pub fn default_for(config: &Config) -> Mode {
+        if config.block.is_some() { Mode::Denoise } else { Mode::Causal }
+    }
+
+    /// Name as options and traces spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Mode::Denoise => "denoise",
+            Mode::Draft => "draft",
+            Mode::Causal => "causal",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Mode> {
+        [Mode::Denoise, Mode::Draft, Mode::Causal]
+            .into_iter()
+            .find(|mode| mode.as_str() == name)
+            .ok_or_else(|| invalid("mode", format!("{name:?} is none of denoise, draft, causal")))
+    }
+}
+
+/// When a verifying row keeps a draft.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Accept {
+    /// When causal decoding would have chosen it: the text equals that of [`Mode::Causal`], sampled
+    /// or not. Penalty counts follow the drafts inside a round, as causal decoding's do.
+    #[default]
+    Exact,
+    /// When its probability `p` reaches `min(ratio, delta * exp(-entropy))` of its shaped row, the
+    /// specification's own rule. Penalty counts are frozen for a round.
+    Typical {
+        /// Probability that always suffices.
+        ratio: f32,
+        /// Share of the row's typical probability that suffices.
+        delta: f32,
+    },
+}
+
+impl Accept {
+    /// The specification's numbers.
+    pub const TYPICAL: Accept = Accept::Typical { ratio: 0.9, delta: 0.6 };
+}
+
+impl FromStr for Accept {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Accept> {
+        match name {
+            "exact" => Ok(Accept::Exact),
+            "typical" => Ok(Accept::TYPICAL),
+            _ => Err(invalid("accept", format!("{name:?} is none of exact, typical"))),
+        }
+    }
+}
+
+/// How far the last block of a denoised answer is resolved. The emitted tokens are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Settle {
+    /// Until the answer is decided: once every row up to the first stop id, or up to the token
+    /// limit, is fixed, the rows behind cost no further pass.
+    #[default]
+    Answer,
+    /// Every row, as the specification has it; for comparing traces.
+    Block,
+}
+
+/// What is asked of one answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// How the answer is made.
+    pub mode: Mode,
+    /// Most tokens to emit; 0 only commits the prompt.
+    pub max_tokens: usize,
+    /// Confidence that a row must exceed to be fixed, 0..=1; `None` takes the model's.
+    pub threshold: Option<f32>,
+    /// Rows of a denoised block, 1..=256; `None` takes the model's. Need not divide the model's.
+    pub block_size: Option<usize>,
+    /// Rows of a draft with its pending token, 2..=256; `None` takes 16 or the block size if less.
+    pub draft_width: Option<usize>,
+    /// When a draft is kept.
+    pub accept: Accept,
+    /// How a token is chosen from a row.
+    pub sampling: Sampling,
+    /// Penalties, ramps and stop ids; `None` takes the model's.
+    pub controls: Option<Controls>,
+    /// Ids never to emit; the mask token always is one.
+    pub suppress: Vec<u32>,
+    /// Emit stop ids like any other token. The ramp on them stays.
+    pub ignore_eos: bool,
+    /// How far the last block is resolved.
+    pub settle: Settle,
+    /// Most prompt rows of one pass, at least 1; the executor's limit holds too. Smaller chunks let
+    /// an answer be cancelled sooner.
+    pub chunk_rows: usize,
+    /// Leading tokens of the prompt that later prompts of the session will share, when the whole
+    /// prompt will not be: a chat template may drop the opening of the answer. The session keeps a
+    /// checkpoint there besides the one after the prompt.
+    pub stable_prefix: Option<usize>,
+}
+
+impl Options {
+    /// Chunk size that keeps cancellation prompt and passes full.
+    pub const CHUNK_ROWS: usize = 512;
+
+    /// A mode's defaults: greedy, no token limit but the context.
+    pub fn new(mode: Mode) -> Options {
+        Options {
+            mode,
+            max_tokens: usize::MAX,
+            threshold: None,
+            block_size: None,
+            draft_width: None,
+            accept: Accept::default(),
+            sampling: Sampling::GREEDY,
+            controls: None,
+            suppress: Vec::new(),
+            ignore_eos: false,
+            settle: Settle::default(),
+            chunk_rows: Options::CHUNK_ROWS,
+            stable_prefix: None,
+        }
+    }
+
+    /// Defaults in the mode a model was trained for.
+    pub fn for_model(config: &Config) -> Options {
+        Options::new(Mode::default_for(config))
+    }
+
+    /// Checks the options against a model, as [`Session::start`](crate::Session::start) does too.
+    ///
+    /// # Errors
+    /// [`Error::Option`] naming the option, or [`Error::NotBlockDiffusion`].
+    pub fn check(&self, config: &Config) -> Result<()> {
+        Settings::resolve(self, config).map(drop)
+    }
+}
+
+/// Options with every default of the model filled in.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) mode: Mode,
+    pub(crate) max_tokens: usize,
+    pub(crate) threshold: f32,
+    /// Of a denoised block.
+    pub(crate) block_size: usize,
+    pub(crate) draft_width: usize,
+    /// Stands in unresolved rows; meaningless in causal mode on a plain trunk.
+    pub(crate) mask: u32,
+    pub(crate) accept: Accept,
+    pub(crate) sampling: Sampling,
+    pub(crate) controls: Controls,
+    /// Suppressed ids and the mask.
+    pub(crate) forbidden: Vec<u32>,
+    pub(crate) ignore_eos: bool,
+    pub(crate) settle: Settle,
+    pub(crate) chunk_rows: usize,
+}
+
+impl Settings {
+    pub(crate) fn resolve(options: &Options, config: &Config) -> Result<Settings> {
+        let block = config.block.as_ref();
+        if block.is_none() && options.mode != Mode::Causal {
+            return Err(Error::NotBlockDiffusion(options.mode));
+        }
+        let trained = block.map_or(1, |b| b.block_size);
+        let settings = Settings {
+            mode: options.mode,
+            max_tokens: options.max_tokens,
+            threshold: options.threshold.unwrap_or(block.map_or(1.0, |b| b.threshold)),
+            block_size: options.block_size.unwrap_or(trained),
+            draft_width: options.draft_width.unwrap_or(trained.clamp(2, 16)),
+            mask: block.map_or(0, |b| b.mask_id),
+            accept: options.accept,
+            sampling: options.sampling,
+            controls: options.controls.as_ref().unwrap_or(&config.controls).clone(),
+            forbidden: block.map(|b| b.mask_id).into_iter().chain(options.suppress.iter().copied()).collect(),
+            ignore_eos: options.ignore_eos,
+            settle: options.settle,
+            chunk_rows: options.chunk_rows,
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn check(&self) -> Result<()> {
+        count("block_size", self.block_size, 1, 256)?;
+        count("draft_width", self.draft_width, 2, 256)?;
+        count("chunk_rows", self.chunk_rows, 1, usize::MAX)?;
+        number("threshold", self.threshold, 0.0, 1.0)?;
+        if let Accept::Typical { ratio, delta } = self.accept {
+            number("accept.ratio", ratio, 0.0, 1.0)?;
+            number("accept.delta", delta, 0.0, f32::MAX)?;
+        }
+        let s = &self.sampling;
+        number("temperature", s.temperature, 0.0, f32::MAX)?;
+        number("top_p", s.top_p, 0.0, 1.0)?;
+        number("min_p", s.min_p, 0.0, 1.0)?;
+        let c = &self.controls;
+        number("presence_penalty", c.presence_penalty, f32::MIN, f32::MAX)?;
+        number("frequency_penalty", c.frequency_penalty, f32::MIN, f32::MAX)?;
+        number("repetition_penalty", c.repetition_penalty, f32::MIN_POSITIVE, f32::MAX)?;
+        number("length_ramp", c.length_ramp.strength, f32::MIN, f32::MAX)?;
+        number("think_end_ramp", c.think_end_ramp.strength, f32::MIN, f32::MAX)
+    }
+
+    /// Whether an id ends the answer.
+    pub(crate) fn stops(&self, id: u32) -> bool {
+        !self.ignore_eos && self.controls.stop_ids.contains(&id)
+    }
+
+    /// Whether the ids of the response change later logits.
+    pub(crate) fn penalises(&self) -> bool {
+        let c = &self.controls;
+        c.presence_penalty != 0.0 || c.frequency_penalty != 0.0 || c.repetition_penalty != 1.0
+    }
+}
+
+fn invalid(option: &'static str, problem: String) -> Error {
+    Error::Option { option, problem }
+}
+
+fn count(option: &'static str, value: usize, low: usize, high: usize) -> Result<()> {
+    if (low..=high).contains(&value) {
+        Ok(())
+    } else if high == usize::MAX {
+        Err(invalid(option, format!("{value} must be at least {low}")))
+    } else {
+        Err(invalid(option, format!("{value} is out of range {low}..={high}")))
+    }
+}
+
+fn number(option: &'static str, value: f32, low: f32, high: f32) -> Result<()> {
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    Err(invalid(
+        option,
+        match (low, high) {
+            (f32::MIN, f32::MAX) => format!("{value} is not a finite number"),
+            (f32::MIN_POSITIVE, f32::MAX) => format!("{value} must be positive"),
+            (_, f32::MAX) => format!("{value} must be a finite number of at least {low}"),
+            _ => format!("{value} is out of range {low}..={high}"),
+        },
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        for mode in [Mode::Denoise, Mode::Draft, Mode::Causal] {
+            assert_eq!(mode.to_string().parse::<Mode>().unwrap(), mode);
+            assert_eq!(serde_json::to_value(mode).unwrap(), mode.as_str());
+        }
+        assert_eq!(
+            "Denoise".parse::<Mode>().unwrap_err().to_string(),
+            "option mode: \"Denoise\" is none of denoise, draft, causal"
+        );
+        assert_eq!("typical".parse::<Accept>().unwrap(), Accept::Typical { ratio: 0.9, delta: 0.6 });
+    }
+}

@@ -1,0 +1,278 @@
+//! A model-free executor for tests of what generates: made-up logits, real sequence semantics.
+
+use std::collections::BTreeMap;
+
+use shamrock_model::config::{AttentionConfig, BlockConfig, GdnConfig, MoeConfig};
+use shamrock_model::executor::{StepOutput, check_steps};
+use shamrock_model::{
+    Config, Controls, Error, Executor, LayerKind, LayerState, Limits, Pass, PassStats, Pick, Result, Score,
+    Scored, SeqId, SequenceState, SnapshotId, Step,
+};
+
+/// An executor whose logits are a hash of what a row sees: the committed ids before it and, in a
+/// preview, the whole block. Every position has a favoured token that causal and preview rows agree
+/// on most of the time, so that drafts are accepted now and then and blocks take several passes.
+///
+/// The vocabulary is [`VOCAB`](Self::VOCAB) ids, of which the last is the mask, 1 is the stop id and
+/// 2 ends thinking.
+pub struct ScriptedExecutor {
+    seed: u64,
+    config: Config,
+    limits: Limits,
+    sequences: BTreeMap<SeqId, Sequence>,
+    snapshots: BTreeMap<SnapshotId, Vec<u32>>,
+    next_id: u64,
+    passes: usize,
+    fails_at: Option<usize>,
+}
+
+struct Sequence {
+    ids: Vec<u32>,
+    lost: bool,
+    /// Length before the last commit, if that was rewindable.
+    undo: Option<usize>,
+}
+
+impl ScriptedExecutor {
+    /// Size of the vocabulary.
+    pub const VOCAB: u32 = 24;
+    /// The mask token.
+    pub const MASK: u32 = Self::VOCAB - 1;
+    /// The stop id.
+    pub const STOP: u32 = 1;
+
+    /// A script: blocks of 8, a context of 256, passes of up to 64 rows.
+    pub fn new(seed: u64) -> Self {
+        let config = Config {
+            vocab_size: Self::VOCAB as usize,
+            hidden_size: 1,
+            layers: vec![LayerKind::Full],
+            norm_eps: 1e-6,
+            tie_embeddings: true,
+            max_context: 256,
+            attention: AttentionConfig { heads: 1, kv_heads: 1, head_dim: 1, rotary_dim: 0, rope_theta: 1e4 },
+            gdn: GdnConfig { key_heads: 1, value_heads: 1, key_dim: 1, value_dim: 1, conv_kernel: 1 },
+            moe: MoeConfig { experts: 1, top_k: 1, expert_width: 1, shared_width: 1, norm_topk: true },
+            block: Some(BlockConfig {
+                block_size: 8,
+                mask_id: Self::MASK,
+                threshold: 0.5,
+                coreset_top_p: None,
+            }),
+            controls: Controls { stop_ids: vec![Self::STOP], think_end_id: Some(2), ..Controls::default() },
+            eos_ids: vec![Self::STOP],
+            pad_id: None,
+        };
+        let limits = Limits { max_context: config.max_context, max_rows: 64, max_sequences: 64 };
+        ScriptedExecutor {
+            seed,
+            config,
+            limits,
+            sequences: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
+            next_id: 0,
+            passes: 0,
+            fails_at: None,
+        }
+    }
+
+    /// With another context length.
+    pub fn with_context(mut self, positions: usize) -> Self {
+        self.limits.max_context = positions;
+        self
+    }
+
+    /// With another limit on the rows of a pass.
+    pub fn with_max_rows(mut self, rows: usize) -> Self {
+        self.limits.max_rows = rows;
+        self
+    }
+
+    /// A plain causal trunk.
+    pub fn without_blocks(mut self) -> Self {
+        self.config.block = None;
+        self
+    }
+
+    /// Lets pass number `pass` (from 0) fail half-way.
+    pub fn fail_at(&mut self, pass: usize) {
+        self.fails_at = Some(pass);
+    }
+
+    /// Passes run so far.
+    pub fn passes(&self) -> usize {
+        self.passes
+    }
+
+    /// Sequences and snapshots held.
+    pub fn held(&self) -> (usize, usize) {
+        (self.sequences.len(), self.snapshots.len())
+    }
+
+    /// Ids a sequence holds.
+    pub fn ids(&self, seq: SeqId) -> &[u32] {
+        self.sequences.get(&seq).map_or(&[], |s| &s.ids)
+    }
+
+    fn sequence(&self, seq: SeqId) -> Result<&Sequence> {
+        match self.sequences.get(&seq) {
+            None => Err(Error::UnknownSequence(seq)),
+            Some(s) if s.lost => Err(Error::LostSequence(seq)),
+            Some(s) => Ok(s),
+        }
+    }
+
+    fn fresh_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Logits of the token at `position`, for a row that sees `context`.
+    fn logits(&self, position: usize, context: u64) -> Vec<f32> {
+        let favoured = (hash(self.seed, position as u64) % u64::from(Self::VOCAB)) as u32;
+        (0..Self::VOCAB)
+            .map(|id| {
+                let noise = (hash(context, id.into()) >> 40) as f32 / (1 << 24) as f32;
+                4.0 * noise + if id == favoured { 3.0 } else { 0.0 }
+            })
+            .collect()
+    }
+
+    fn context(&self, ids: &[u32]) -> u64 {
+        ids.iter().fold(self.seed, |h, &id| hash(h, id.into()))
+    }
+
+    fn run_step(&self, step: &Step<'_>, held: &[u32]) -> StepOutput {
+        let ids = [held, step.commit].concat();
+        let commit = self.score(&step.commit_score, |row| {
+            let seen = held.len() + row + 1;
+            self.logits(seen, self.context(&ids[..seen]))
+        });
+        let block = hash(self.context(step.preview), self.context(&ids));
+        let preview =
+            self.score(&step.preview_score, |row| self.logits(ids.len() + row, hash(block, row as u64)));
+        StepOutput { commit, preview }
+    }
+
+    fn score(&self, score: &Score<'_>, logits: impl Fn(usize) -> Vec<f32>) -> Scored {
+        match score {
+            Score::None => Scored::None,
+            Score::Logits { rows } => Scored::Logits {
+                values: rows.iter().flat_map(|&row| logits(row)).collect(),
+                vocab: self.config.vocab_size,
+            },
+            Score::Picks { rows, shaping, probes } => {
+                let pick = |(i, &row): (usize, &usize)| {
+                    let mut shaped = logits(row);
+                    shaping.apply(row, &mut shaped);
+                    Pick::from_logits(&shaped, probes.get(i).copied())
+                };
+                Scored::Picks(rows.iter().enumerate().map(pick).collect())
+            }
+        }
+    }
+}
+
+/// Stirs two numbers into one.
+fn hash(a: u64, b: u64) -> u64 {
+    let x = (a ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(0x632b_e59b_d9b4_e019);
+    let x = (x ^ (x >> 29)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    x ^ (x >> 32)
+}
+
+impl Executor for ScriptedExecutor {
+    fn backend(&self) -> &'static str {
+        "scripted"
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn open(&mut self) -> Result<SeqId> {
+        let id = SeqId(self.fresh_id());
+        self.sequences.insert(id, Sequence { ids: Vec::new(), lost: false, undo: None });
+        Ok(id)
+    }
+
+    fn close(&mut self, seq: SeqId) {
+        self.sequences.remove(&seq);
+    }
+
+    fn len(&self, seq: SeqId) -> Result<usize> {
+        Ok(self.sequence(seq)?.ids.len())
+    }
+
+    fn run(&mut self, steps: &[Step<'_>]) -> Result<Pass> {
+        check_steps(&self.config, self.limits, steps, |seq| self.len(seq))?;
+        let fails = self.fails_at == Some(self.passes);
+        self.passes += 1;
+        let mut pass = Pass::default();
+        for step in steps {
+            let output = self.run_step(step, &self.sequence(step.seq)?.ids);
+            pass.outputs.push(output);
+            pass.stats.weight_bytes += (step.commit.len() + step.preview.len()) as u64;
+            if let Some(sequence) = self.sequences.get_mut(&step.seq)
+                && !step.commit.is_empty()
+            {
+                sequence.undo = step.rewindable.then_some(sequence.ids.len());
+                sequence.ids.extend_from_slice(step.commit);
+                sequence.lost = fails;
+            }
+        }
+        if fails {
+            return Err(Error::Device { backend: "scripted", problem: "failed as told".into() });
+        }
+        pass.stats = PassStats { distinct_experts: 1, ..pass.stats };
+        Ok(pass)
+    }
+
+    fn rewind(&mut self, seq: SeqId, len: usize) -> Result<()> {
+        let to = self.sequence(seq)?.ids.len();
+        let sequence = self.sequences.get_mut(&seq).ok_or(Error::UnknownSequence(seq))?;
+        let from = sequence.undo.unwrap_or(to);
+        if !(from..=to).contains(&len) {
+            return Err(Error::Rewind { asked: len, from, to });
+        }
+        sequence.ids.truncate(len);
+        Ok(())
+    }
+
+    fn snapshot(&mut self, seq: SeqId) -> Result<SnapshotId> {
+        let ids = self.sequence(seq)?.ids.clone();
+        let id = SnapshotId(self.fresh_id());
+        self.snapshots.insert(id, ids);
+        Ok(id)
+    }
+
+    fn restore(&mut self, snapshot: SnapshotId, into: SeqId) -> Result<()> {
+        let ids = self.snapshots.get(&snapshot).ok_or(Error::UnknownSnapshot(snapshot))?.clone();
+        let sequence = self.sequences.get_mut(&into).ok_or(Error::UnknownSequence(into))?;
+        *sequence = Sequence { ids, lost: false, undo: None };
+        Ok(())
+    }
+
+    fn release(&mut self, snapshot: SnapshotId) {
+        self.snapshots.remove(&snapshot);
+    }
+
+    fn export(&self, seq: SeqId) -> Result<SequenceState> {
+        let ids: Vec<f32> = self.sequence(seq)?.ids.iter().map(|&id| id as f32).collect();
+        Ok(SequenceState { len: ids.len(), layers: vec![LayerState::Kv { k: ids.clone(), v: ids }] })
+    }
+
+    fn import(&mut self, seq: SeqId, state: &SequenceState) -> Result<()> {
+        state.check(&self.config)?;
+        let ids = match state.layers.first() {
+            Some(LayerState::Kv { k, .. }) => k.iter().map(|&id| id as u32).collect(),
+            _ => Vec::new(),
+        };
+        let sequence = self.sequences.get_mut(&seq).ok_or(Error::UnknownSequence(seq))?;
+        *sequence = Sequence { ids, lost: false, undo: None };
+        Ok(())
+    }
+}

@@ -1,0 +1,202 @@
+//! What must not change an answer: the way it is drafted, chunked, settled, batched.
+
+use proptest::prelude::*;
+use shamrock_generate::testing::ScriptedExecutor;
+use shamrock_generate::{Accept, Mode, Options, Sampling, Session, Settle};
+use shamrock_model::{Controls, Executor};
+
+use crate::support::{assert_same, cold, controls, modes, options, prompts, quiet, small, traced};
+
+fn samplings() -> impl Strategy<Value = Sampling> {
+    let drawn = (0.3f32..1.5, 0..8usize, 0.5f32..1.0, 0.0f32..0.2, any::<u64>());
+    prop_oneof![
+        Just(Sampling::GREEDY),
+        drawn.prop_map(|(temperature, top_k, top_p, min_p, seed)| Sampling {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            seed
+        }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn exact_drafting_is_causal_decoding(
+        seed in any::<u64>(), prompt in prompts(30), controls in controls(), sampling in samplings(),
+        width in 2..20usize, max_tokens in 0..50usize, context in 20..60usize, ignore_eos in any::<bool>(),
+    ) {
+        let mut executor = ScriptedExecutor::new(seed).with_context(context.max(prompt.len() + 1));
+        let causal = Options {
+            max_tokens, controls: Some(controls), sampling, ignore_eos, ..Options::new(Mode::Causal)
+        };
+        let draft = Options {
+            mode: Mode::Draft, draft_width: Some(width), accept: Accept::Exact, ..causal.clone()
+        };
+        let (drafted, decoded) = (cold(&mut executor, &prompt, &draft), cold(&mut executor, &prompt, &causal));
+        assert_same(&drafted, &decoded);
+        // The last round commits only what was emitted, as decoding would have.
+        prop_assert!(drafted.stats.commits <= decoded.stats.commits);
+    }
+
+    #[test]
+    fn chunks_and_row_limits_change_nothing(
+        seed in any::<u64>(), prompt in prompts(60), options in options(), sampling in samplings(),
+        chunk_rows in 1..20usize, max_rows in 12..40usize,
+    ) {
+        let options = Options { sampling, ..options };
+        let whole = cold(&mut ScriptedExecutor::new(seed), &prompt, &options);
+        let mut limited = ScriptedExecutor::new(seed).with_max_rows(max_rows);
+        assert_same(&cold(&mut limited, &prompt, &Options { chunk_rows, ..options }), &whole);
+    }
+
+    #[test]
+    fn settling_early_emits_the_same_for_less(
+        seed in any::<u64>(), prompt in prompts(20), options in options(), sampling in samplings(),
+    ) {
+        let mut executor = ScriptedExecutor::new(seed);
+        let early = Options { mode: Mode::Denoise, sampling, settle: Settle::Answer, ..options };
+        let late = Options { settle: Settle::Block, ..early.clone() };
+        let (mut a, mut b) = (Session::new(), Session::new());
+        let (short, _) = traced(&mut executor, &mut a, &prompt, &early);
+        let (long, _) = traced(&mut executor, &mut b, &prompt, &late);
+        assert_same(&short, &long);
+        prop_assert_eq!(a.committed(), b.committed());
+        prop_assert!(short.stats.passes <= long.stats.passes);
+    }
+
+    #[test]
+    fn a_batch_gives_what_its_members_give(
+        seed in any::<u64>(),
+        requests in prop::collection::vec((prompts(20), options(), samplings()), 2..5),
+    ) {
+        let mut executor = ScriptedExecutor::new(seed).with_max_rows(4096);
+        let mut running = Vec::new();
+        for (prompt, options, sampling) in &requests {
+            let mut session = Session::new();
+            let options = Options { sampling: *sampling, ..options.clone() };
+            let generation = session.start(&mut executor, prompt, &options).unwrap();
+            running.push((session, generation));
+        }
+        loop {
+            let steps: Vec<_> = running.iter().filter_map(|(_, g)| g.step()).collect();
+            if steps.is_empty() {
+                break;
+            }
+            let pass = executor.run(&steps).unwrap();
+            let active = running.iter_mut().filter(|(_, g)| g.finish().is_none());
+            for ((session, generation), output) in active.zip(pass.outputs) {
+                generation.absorb(session, &mut executor, output, &pass.stats, &mut quiet).unwrap();
+            }
+        }
+        for ((prompt, options, sampling), (session, generation)) in requests.iter().zip(running) {
+            prop_assert_eq!(session.committed().len(), executor.len(session.sequence().unwrap()).unwrap());
+            let alone = cold(&mut executor, prompt, &Options { sampling: *sampling, ..options.clone() });
+            assert_same(&generation.into_outcome(), &alone);
+        }
+    }
+}
+
+#[test]
+fn settling_early_saves_passes() {
+    let saved = |controls: Controls, max_tokens| -> usize {
+        (0..50u64)
+            .map(|seed| {
+                let mut executor = ScriptedExecutor::new(seed);
+                let early = Options {
+                    max_tokens,
+                    threshold: Some(0.95),
+                    controls: Some(controls.clone()),
+                    ..Options::new(Mode::Denoise)
+                };
+                let late = Options { settle: Settle::Block, ..early.clone() };
+                let mut passes = |options| cold(&mut executor, &[1, 2, 3], options).stats.passes;
+                passes(&late) - passes(&early)
+            })
+            .sum()
+    };
+    let many = Controls { stop_ids: (0..6).collect(), ..Controls::default() };
+    assert!(saved(many, 64) > 50, "rows behind a stop id");
+    assert!(saved(Controls::default(), 3) > 50, "rows behind the token limit");
+}
+
+#[test]
+fn a_commit_shares_the_pass_of_the_next_preview() {
+    let mut executor = ScriptedExecutor::new(3);
+    let options = Options { max_tokens: 32, ignore_eos: true, ..Options::new(Mode::Denoise) };
+    let (outcome, events) = traced(&mut executor, &mut Session::new(), &[7; 20], &options);
+    let committed: Vec<u64> = events
+        .iter()
+        .filter(|e| e["event"] == "pass" && e["committed"] != 0)
+        .map(|e| {
+            assert_eq!((&e["work"], &e["step"]), (&"denoise".into(), &0.into()));
+            e["committed"].as_u64().unwrap()
+        })
+        .collect();
+    // The prompt, then every block but the last.
+    assert_eq!(committed, [20, 8, 8, 8]);
+    assert_eq!(outcome.stats.passes, outcome.stats.previews);
+    assert_eq!(outcome.stats.blocks, 4);
+}
+
+#[test]
+fn typical_acceptance_keeps_more_drafts_than_exact() {
+    let rounds = |accept| -> usize {
+        (0..30u64)
+            .map(|seed| {
+                let options =
+                    Options { max_tokens: 60, ignore_eos: true, accept, ..Options::new(Mode::Draft) };
+                cold(&mut ScriptedExecutor::new(seed), &[4, 2], &options).stats.blocks
+            })
+            .sum()
+    };
+    assert!(rounds(Accept::Typical { ratio: 0.1, delta: 0.1 }) < rounds(Accept::Exact));
+    assert!(rounds(Accept::Exact) < 30 * 59, "some drafts are accepted");
+}
+
+proptest! {
+    // Real arithmetic, so only a few: the scripts above are the ones that search.
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    #[test]
+    fn exact_drafting_is_causal_decoding_on_a_model(
+        prompt in prompts(20), controls in controls(), width in 2..9usize,
+    ) {
+        let mut executor = small();
+        let causal = Options { max_tokens: 16, controls: Some(controls), ..Options::new(Mode::Causal) };
+        let draft = Options { draft_width: Some(width), mode: Mode::Draft, ..causal.clone() };
+        assert_same(&cold(&mut executor, &prompt, &draft), &cold(&mut executor, &prompt, &causal));
+    }
+
+    #[test]
+    fn chunks_and_turns_change_nothing_on_a_model(
+        mode in modes(), prompt in prompts(20), more in prompts(9), chunk_rows in 1..9usize,
+    ) {
+        let mut executor = small();
+        let options = Options { max_tokens: 12, ..Options::new(mode) };
+        let mut session = Session::new();
+        let chunked = Options { chunk_rows, ..options.clone() };
+        let (first, _) = traced(&mut executor, &mut session, &prompt, &chunked);
+        assert_same(&first, &cold(&mut executor, &prompt, &options));
+        let next = [&prompt[..], &first.tokens, &more].concat();
+        let (second, _) = traced(&mut executor, &mut session, &next, &options);
+        prop_assert!(second.stats.cached_tokens >= prompt.len());
+        assert_same(&second, &cold(&mut executor, &next, &options));
+    }
+}
+
+#[test]
+fn every_prompt_length_modulo_the_block_denoises_alike() {
+    let mut executor = small();
+    let ids: Vec<u32> = (0..18).map(|i| i * 13 % 300).collect();
+    let options = Options { max_tokens: 10, ..Options::new(Mode::Denoise) };
+    for length in 1..=ids.len() {
+        let prompt = &ids[..length];
+        let whole = cold(&mut executor, prompt, &options);
+        let rows = Options { chunk_rows: 1, ..options.clone() };
+        assert_same(&cold(&mut executor, prompt, &rows), &whole);
+    }
+}
