@@ -1,1 +1,35 @@
-//! (being written)
+//! Text for language models: token ids, chat templates, and the stream back.
+//!
+//! ```text
+//! messages ── ChatTemplate ──► ids ── model ──► ids ── Detokenizer ──► text
+//!                  ▲                                                   │
+//!              Tokenizer                        StopStrings ◄──────────┘
+//!                                                    └──► ReasoningSplitter ──► reasoning | content
+//! ```
+//!
+//! - [`Tokenizer`] wraps the Hugging Face tokenizers library and decides which added tokens are
+//!   *control tokens*, which text of unknown origin must not produce.
+//! - [`ChatTemplate`] renders the Jinja template that comes with a model, as the transformers
+//!   library does, within bounds of work and memory: a template is untrusted input.
+//! - [`Detokenizer`], [`StopStrings`] and [`ReasoningSplitter`] work on a stream as it comes; their
+//!   results do not depend on how it is cut.
+
+mod answer;
+mod chat;
+mod control;
+mod detokenizer;
+mod error;
+mod jinja;
+mod python_json;
+mod reasoning;
+mod scan;
+mod stop;
+mod tokenizer;
+
+pub use answer::{AnswerPart, AnswerStream};
+pub use chat::{ChatTemplate, Message, RenderOptions};
+pub use detokenizer::Detokenizer;
+pub use error::Error;
+pub use reasoning::{Piece, ReasoningSplitter, ReasoningTags};
+pub use stop::{StopOutcome, StopStrings};
+pub use tokenizer::Tokenizer;
