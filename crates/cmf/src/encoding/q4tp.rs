@@ -26,7 +26,7 @@ use half::f16;
 use rayon::prelude::*;
 
 use super::q4_tiled::{NIBBLES, decode_group, encode_group};
-use super::rounding::{peak, round_clamped, scale};
+use super::rounding::{peak, round_clamped, round_to_int, scale};
 use super::wide::{self, Kernel};
 use super::{Encoding, GROUP, half_bytes, rows_per_task};
 use crate::error::EncodingError;
@@ -206,33 +206,38 @@ struct EncodeRow<'a> {
 impl Kernel for EncodeRow<'_> {
     #[inline(always)]
     fn run(self) {
+        // Plain loops: closures inside iterator adapters are not always compiled for wide vectors.
+        let groups = self.values.len();
         let Scratch { peaks, levels, codes } = self.scratch;
-        peaks.clear();
-        peaks.extend(self.values.iter().map(|group| peak(group)));
-        levels.clear();
-        levels.extend(peaks.iter().map(|peak| f64::from(scale(peak / 7.0)).log2() as f32));
+        peaks.resize(groups, 0.0);
+        levels.resize(groups, 0.0);
+        codes.resize(groups, 0);
+        for ((group, group_peak), level) in self.values.iter().zip(peaks.iter_mut()).zip(levels.iter_mut()) {
+            *group_peak = peak(group);
+            *level = f64::from(scale(*group_peak / 7.0)).log2() as f32;
+        }
 
         let fit = fit_ladder(peaks, levels);
         *self.params = fit.to_bytes();
-        let rungs = ladder(fit.lo.to_f32(), fit.step.to_f32());
+        let (lo, step) = (fit.lo.to_f32(), fit.step.to_f32());
+        let rungs = ladder(lo, step);
         let inverses = rungs.map(|rung| 1.0 / rung);
 
-        codes.clear();
-        for (batch, levels) in self.values.chunks(LANES).zip(levels.chunks(LANES)) {
-            let nominal = |level: &f32| {
-                let rung = (level - fit.lo.to_f32()) / fit.step.to_f32();
-                round_clamped(rung, 0.0, (RUNGS - 1) as f32) as u8
-            };
-            let mut first = [0; LANES];
-            first.iter_mut().zip(levels).for_each(|(first, level)| *first = nominal(level));
-            codes.extend(&search(batch, first, &rungs, &inverses)[..batch.len()]);
-        }
-        for (code, &peak) in codes.iter_mut().zip(peaks.iter()) {
-            *code = if peak == 0.0 { 0 } else { *code };
+        let batches = self.values.chunks(LANES).zip(levels.chunks(LANES)).zip(codes.chunks_mut(LANES));
+        for ((batch, levels), codes) in batches {
+            let mut nominal = [0; LANES];
+            for (nominal, level) in nominal.iter_mut().zip(levels) {
+                *nominal = round_to_int((level - lo) / step, 0.0, (RUNGS - 1) as f32) as u8;
+            }
+            codes.copy_from_slice(&search(batch, nominal, &rungs, &inverses)[..batch.len()]);
         }
 
-        for ((group, nibbles), &code) in self.values.iter().zip(self.nibbles).zip(codes.iter()) {
-            encode_group(group, inverses[usize::from(code)], nibbles);
+        for (((group, nibbles), code), &peak) in
+            self.values.iter().zip(self.nibbles).zip(codes.iter_mut()).zip(peaks.iter())
+        {
+            // A group of zeros is as good on any rung; the format's encoders take the first.
+            *code = if peak == 0.0 { 0 } else { *code };
+            encode_group(group, inverses[usize::from(*code)], nibbles);
         }
         pack_codes(codes, self.codes);
     }
@@ -275,15 +280,14 @@ fn fit_ladder(peaks: &[f32], levels: &[f32]) -> Fit {
     Fit { lo, step }
 }
 
-/// Groups searched at once, one to a vector lane.
-const LANES: usize = 8;
+/// Groups searched at once, one to a vector lane: two AVX2 vectors, so that two chains of sums
+/// are in flight.
+const LANES: usize = 16;
 /// Rungs tried for a group: from two below its nominal one to one above.
-const CANDIDATES: usize = 4;
+const CANDIDATES: u8 = 4;
 
-/// The code of each group that gives the smallest squared error, the lowest on ties.
-///
-/// A lane's error is a single-precision sum in element order, the same as one group at a time
-/// would give; lanes beyond `batch` are meaningless.
+/// The code of each group that gives the smallest squared error, the lowest on ties. Lanes beyond
+/// `batch` are meaningless.
 #[inline(always)]
 fn search(
     batch: &[[f32; GROUP]],
@@ -291,45 +295,48 @@ fn search(
     rungs: &[f32; RUNGS],
     inverses: &[f32; RUNGS],
 ) -> [u8; LANES] {
-    // At the ladder's ends a candidate is clamped onto its neighbour: it ties and loses nothing.
-    let last = (RUNGS - 1) as u8;
-    let candidates: [[u8; LANES]; CANDIDATES] = std::array::from_fn(|k| {
-        nominal.map(|code| (code.saturating_sub(2) + k as u8).min(code + 1).min(last))
-    });
-    let pick =
-        |table: &[f32; RUNGS]| candidates.map(|codes| codes.map(|code| table[usize::from(code) % RUNGS]));
-    let (rungs, inverses) = (pick(rungs), pick(inverses));
-
     let mut columns = [[0f32; LANES]; GROUP];
     for (lane, group) in batch.iter().enumerate().take(LANES) {
         for (column, value) in columns.iter_mut().zip(group) {
             column[lane] = *value;
         }
     }
-
-    let mut errors = [[0f32; LANES]; CANDIDATES];
-    for column in &columns {
-        for ((errors, rungs), inverses) in errors.iter_mut().zip(&rungs).zip(&inverses) {
-            for lane in 0..LANES {
-                let value = column[lane];
-                let nibble = round_clamped(value * inverses[lane], -8.0, 7.0);
-                let difference = value - nibble * rungs[lane];
-                errors[lane] += difference * difference;
-            }
-        }
-    }
-
-    let [mut best, ..] = candidates;
-    let [mut least, ..] = errors;
-    for (codes, errors) in candidates.iter().zip(&errors).skip(1) {
+    let (mut best, mut least) = ([0; LANES], [0.0; LANES]);
+    for candidate in 0..CANDIDATES {
+        let (mut codes, mut scales, mut inverse_scales) = ([0; LANES], [0.0; LANES], [0.0; LANES]);
         for lane in 0..LANES {
-            if errors[lane] < least[lane] {
-                least[lane] = errors[lane];
-                best[lane] = codes[lane];
+            // At the ladder's ends a candidate falls onto its neighbour: it ties and loses nothing.
+            let code = (nominal[lane].saturating_sub(2) + candidate).min(nominal[lane] + 1);
+            codes[lane] = code.min(RUNGS as u8 - 1);
+            scales[lane] = rungs[usize::from(codes[lane])];
+            inverse_scales[lane] = inverses[usize::from(codes[lane])];
+        }
+        let errors = squared_errors(&columns, &scales, &inverse_scales);
+        for lane in 0..LANES {
+            if candidate == 0 || errors[lane] < least[lane] {
+                (least[lane], best[lane]) = (errors[lane], codes[lane]);
             }
         }
     }
     best
+}
+
+/// The squared error of each lane's group on its rung: a single-precision sum in element order.
+#[inline(always)]
+fn squared_errors(
+    columns: &[[f32; LANES]; GROUP],
+    scales: &[f32; LANES],
+    inverses: &[f32; LANES],
+) -> [f32; LANES] {
+    let mut sums = [0.0; LANES];
+    for column in columns {
+        for lane in 0..LANES {
+            let nibble = round_clamped(column[lane] * inverses[lane], -8.0, 7.0);
+            let error = column[lane] - nibble * scales[lane];
+            sums[lane] += error * error;
+        }
+    }
+    sums
 }
 
 /// Packs five bits a code, least significant first.

@@ -36,21 +36,13 @@ fn clamp(x: f32, min: f32, max: f32) -> f32 {
     if x > max { max } else { x }
 }
 
-/// Largest magnitude of finite `values`.
+/// Largest magnitude of `values`, none of them NaN.
 #[inline(always)]
 pub(super) fn peak(values: &[f32]) -> f32 {
-    // Lanes: a maximum in one accumulator is a chain of dependent operations.
-    let mut lanes = [0f32; 8];
-    let (chunks, tail) = values.as_chunks::<8>();
-    for chunk in chunks {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            let value = value.abs();
-            *lane = if value > *lane { value } else { *lane };
-        }
-    }
-    let max = |a: f32, b: &f32| if b.abs() > a { b.abs() } else { a };
-    let peak = lanes.iter().fold(0.0, max);
-    tail.iter().fold(peak, max)
+    // Magnitudes are ordered like their bit patterns, and unlike floats the compiler may take
+    // the maximum of integers in any order.
+    let bits = values.iter().fold(0, |peak, value| value.abs().to_bits().max(peak));
+    f32::from_bits(bits)
 }
 
 #[cfg(test)]
