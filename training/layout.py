@@ -36,9 +36,13 @@ class Batch:
     causal_weight: Tensor   # [R, m, 32] f32   loss weight of predicting row r from row r-1
     noisy_weight: Tensor    # [R, m, 32] f32   loss weight of predicting row r at row r
 
+    def pin(self) -> "Batch":
+        """Page-locked copies, so that `to` need not wait for the device."""
+        return Batch(**{k: v.pin_memory() for k, v in vars(self).items()})
+
     def to(self, device) -> "Batch":
         """Move, with 16-bit ids widened to int64."""
-        moved = {k: v.to(device) for k, v in vars(self).items()}
+        moved = {k: v.to(device, non_blocking=True) for k, v in vars(self).items()}
         return Batch(**{k: v.long() if v.dtype == torch.int16 else v for k, v in moved.items()})
 
 

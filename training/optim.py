@@ -31,24 +31,25 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self):
         for group in self.param_groups:
-            shapes: dict[tuple, list[Tensor]] = {}
-            for p in group["params"]:
-                shapes.setdefault(tuple(p.shape[-2:]), []).append(p)
-            for (rows, cols), params in shapes.items():
-                directions = []
-                for p in params:
-                    state = self.state[p]
-                    if not state:
-                        state["momentum"] = torch.zeros_like(p)
-                    state["momentum"].lerp_(p.grad, 1 - group["momentum"])
-                    directions.append(torch.lerp(p.grad, state["momentum"], group["momentum"])
-                                      .reshape(-1, rows, cols))
-                sizes = [len(d) for d in directions]
-                update = orthogonalise(torch.cat(directions))
-                scale = group["lr"] * max(1.0, rows / cols) ** 0.5
-                for p, u in zip(params, update.split(sizes)):
-                    p.mul_(1 - group["lr"] * group["decay"])
-                    p.add_(u.reshape(p.shape).to(p.dtype), alpha=-scale)
+            params = group["params"]
+            grads = [p.grad for p in params]
+            for p in params:
+                if not self.state[p]:
+                    self.state[p]["momentum"] = torch.zeros_like(p)
+            momenta = [self.state[p]["momentum"] for p in params]
+            torch._foreach_lerp_(momenta, grads, 1 - group["momentum"])
+            directions = torch._foreach_lerp(grads, momenta, group["momentum"])
+            updates = list(directions)
+            shapes: dict[tuple, list[int]] = {}
+            for i, p in enumerate(params):
+                shapes.setdefault(tuple(p.shape[-2:]), []).append(i)
+            for (rows, cols), members in shapes.items():
+                stack = [directions[i].reshape(-1, rows, cols) for i in members]
+                update = orthogonalise(torch.cat(stack)).float() * max(1.0, rows / cols) ** 0.5
+                for i, u in zip(members, update.split([len(s) for s in stack])):
+                    updates[i] = u.reshape(params[i].shape)
+            torch._foreach_mul_(params, 1 - group["lr"] * group["decay"])
+            torch._foreach_add_(params, updates, alpha=-group["lr"])
 
 
 def optimisers(model: nn.Module, muon_lr: float, adam_lr: float) -> list[torch.optim.Optimizer]:

@@ -107,15 +107,15 @@ def main() -> None:
     base = [[g["lr"] for g in o.param_groups] for o in opts]
 
     batches = iter(loader)
-    upcoming = next(batches).to("cuda")
+    upcoming = next(batches).pin().to("cuda")
     start, last_log, last_save = None, time.time(), time.time()
     totals = torch.zeros(4, device="cuda")
     step = first = 0
     quantised = False
     while step < a.max_steps:
-        if step < 4:                                      # compile both variants of the experts
+        if step < 3:                                      # compile every variant that will be used
             for layer in model.layers:
-                layer.mlp.quantise = step < 2 and a.quantise > 0
+                layer.mlp.quantise = a.quantise >= 1 or (step == 0 and a.quantise > 0)
         if step == 3:                                     # compilation is not training time
             torch.cuda.synchronize()
             start, last_log = time.time(), time.time()
@@ -136,7 +136,7 @@ def main() -> None:
             causal, denoise, balance = losses(model, batch)
             loss = causal + a.denoise_weight * denoise + a.balance_weight * balance
         loss.backward()
-        upcoming = next(batches).to("cuda")               # made while the device works
+        upcoming = next(batches).pin().to("cuda")         # made while the device works
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for o in opts:
             o.step()

@@ -68,7 +68,7 @@ def multiplication(rng: random.Random) -> Sample:
     return Sample(q, ans, "" if max(a, b) <= 12 else f"{min(a, b)}*{max(a, b)}")
 
 
-@skill("compare", 1.0)
+@skill("compare", 1.6)
 def compare(rng: random.Random) -> Sample:
     kind = rng.randrange(4)
     if kind == 0:
@@ -102,7 +102,7 @@ def compare(rng: random.Random) -> Sample:
     return Sample(q, ans)
 
 
-@skill("sequences", 0.7)
+@skill("sequences", 1.6)
 def sequences(rng: random.Random) -> Sample:
     start, step = rng.randint(0, 60), rng.randint(1, 12)
     xs = [start + step * i for i in range(5)]

@@ -68,10 +68,14 @@ INTENTS = {
 }
 
 
-@skill("small talk", 2.4)
+@skill("small talk", 3.0)
 def small_talk(rng: random.Random) -> Sample:
     wordings, answer = INTENTS[rng.choice(list(INTENTS))]
-    return Sample(rng.choice(wordings.split("|")), answer)
+    wording = rng.choice(wordings.split("|"))
+    if rng.random() < 0.2:
+        opening = rng.choice(["Hi! ", "Hello. ", "Okay. ", "So, ", "And "])
+        return Sample(opening + wording, answer, wording)
+    return Sample(wording, answer)
 
 
 NOT_KNOWN = "I do not know that. I am a tiny model, and I only know a few simple skills."

@@ -84,7 +84,7 @@ def python(rng: random.Random) -> Sample:
                   "```python\n" + "\n".join(lines) + "\n```", f"{name}|{what}", loose=False)
 
 
-@skill("python read", 0.8)
+@skill("python read", 1.4)
 def python_read(rng: random.Random) -> Sample:
     a, b = rng.randint(0, 20), rng.randint(2, 12)
     w = rng.choice(NOUNS)

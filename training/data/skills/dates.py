@@ -38,7 +38,7 @@ def units(rng: random.Random) -> Sample:
     return Sample(q, ans)
 
 
-@skill("weekdays", 1.0)
+@skill("weekdays", 2.4)
 def weekdays(rng: random.Random) -> Sample:
     i, n = rng.randrange(7), rng.randint(1, 14)
     m, k = rng.randrange(12), rng.randint(1, 12)
@@ -49,6 +49,8 @@ def weekdays(rng: random.Random) -> Sample:
         ("What day comes before {d}?", "The day before {d} is {prev}."),
         ("Today is {d}. What day is it in {n} day{s}?", "In {n} day{s} it is {later}."),
         ("Today is {d}. What day was it {n} day{s} ago?", "{n} day{s} ago it was {ago}."),
+        ("What day is {n} day{s} after {d}?", "{n} day{s} after {d} is {later}."),
+        ("What day is {n} day{s} before {d}?", "{n} day{s} before {d} is {ago}."),
         ("If today is {d}, what day is tomorrow?", "Tomorrow is {next}."),
         ("What month comes after {m}?", "The month after {m} is {mnext}."),
         ("What month comes before {m}?", "The month before {m} is {mprev}."),

@@ -16,10 +16,10 @@ def words(rng: random.Random, low: int, high: int) -> list[str]:
 
 def numbers(rng: random.Random, low: int, high: int) -> list[str]:
     top = rng.choice((20, 100, 100, 500))
-    return [str(x) for x in rng.sample(range(top), rng.randint(low, high))]
+    return [str(x) for x in rng.sample(range(top), rng.randint(low, min(high, 5) if top > 100 else high))]
 
 
-@skill("sort numbers", 1.6)
+@skill("sort numbers", 2.6)
 def sort_numbers(rng: random.Random) -> Sample:
     xs = numbers(rng, 3, 7)
     up = sorted(xs, key=int)
@@ -80,7 +80,7 @@ def pick_item(rng: random.Random) -> Sample:
     return Sample(q, ans, ",".join(xs))
 
 
-@skill("count items", 1.0)
+@skill("count items", 2.4)
 def count_items(rng: random.Random) -> Sample:
     xs = words(rng, 2, 9) if rng.random() < 0.7 else numbers(rng, 2, 9)
     pool = rng.choice(POOLS)

@@ -43,7 +43,7 @@ FACTS = {
 }
 
 
-@skill("reading", 2.4)
+@skill("reading", 5.0)
 def reading(rng: random.Random) -> Sample:
     people = [person(rng, n) for n in rng.sample(NAMES, rng.randint(1, 3))]
     kinds = rng.sample(sorted(set(FACTS) - {"animal"}), 2 if len(people) > 1 else 3)

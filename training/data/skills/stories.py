@@ -88,8 +88,13 @@ def stories(rng: random.Random) -> Sample:
 @skill("free stories", 0.5)
 def free_stories(rng: random.Random) -> Sample:
     a = rng.choice(ANIMALS)
-    q = rng.choice(["Tell me a story about {a}.", "Write a short story about {a}.",
-                    "I would like a story about {a}."]).format(a=prepare(a))
+    if rng.random() < 0.2:
+        a = "fox"
+        q = rng.choice(["Tell me a story.", "Tell me a short story.", "Write a story.",
+                        "Write a short story.", "I want to hear a story."])
+    else:
+        q = rng.choice(["Tell me a story about {a}.", "Write a short story about {a}.",
+                        "I would like a story about {a}."]).format(a=prepare(a))
     i = ANIMALS.index(a)
     story = tell(a, OBJECTS[i % len(OBJECTS)], PLACES[i % len(PLACES)], PLOTS[i % len(PLOTS)])
     return Sample(q, story, match="story", words=(a,))

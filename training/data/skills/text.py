@@ -33,9 +33,7 @@ def sentence(rng: random.Random) -> str:
               o=rng.choice(OBJECTS), j=rng.choice(JOBS), C=rng.choice(CITIES))
 
 
-@skill("letter case", 1.4)
-def letter_case(rng: random.Random) -> Sample:
-    s = sentence(rng) if rng.random() < 0.6 else " ".join(any_word(rng) for _ in range(rng.randint(1, 4)))
+def change_case(rng: random.Random, s: str) -> Sample:
     q, ans = phrase(rng, [
         ("Write this in uppercase: {s}", "{up}"),
         ("Write this in capital letters: {s}", "{up}"),
@@ -48,9 +46,27 @@ def letter_case(rng: random.Random) -> Sample:
     return Sample(q, ans, s, loose=False)
 
 
-@skill("spelling", 1.6)
-def spelling(rng: random.Random) -> Sample:
-    w = any_word(rng)
+@skill("letter case", 2.0)
+def letter_case(rng: random.Random) -> Sample:
+    if rng.random() < 0.5:
+        return change_case(rng, sentence(rng))
+    return change_case(rng, " ".join(rng.choices(NOUNS, k=rng.randint(1, 4))))
+
+
+@skill("letters", 2.0)
+def letters(rng: random.Random) -> Sample:
+    w = rng.choice(NOUNS)
+    q, ans = phrase(rng, [
+        ("List the letters of {w}.", "The letters of {w} are {there}."),
+        ("Which letters are in the word {w}?", "The word {w} has the letters {there}."),
+        ("List the letters of {w} from last to first.", "From last to first: {back}."),
+        ("Write {w} with spaces between the letters.", "{spaced}"),
+        ("What is the uppercase form of {w}?", "The uppercase form of {w} is {up}."),
+    ], w=w, there=", ".join(w), back=", ".join(reversed(w)), spaced=" ".join(w), up=w.upper())
+    return Sample(q, ans)
+
+
+def spell(rng: random.Random, w: str) -> Sample:
     q, ans = phrase(rng, [
         ("Spell {w}.", "{spelled}"),
         ("Spell the word {w}.", "{w} is spelled {spelled}."),
@@ -62,6 +78,21 @@ def spelling(rng: random.Random) -> Sample:
         ("Which word do these letters spell: {spelled}?", "They spell {w}."),
     ], w=w, spelled="-".join(w), back=w[::-1], first=w[0], last=w[-1])
     return Sample(q, ans, w)
+
+
+@skill("spelling", 2.4)
+def spelling(rng: random.Random) -> Sample:
+    return spell(rng, rng.choice(NOUNS))
+
+
+@skill("invented words", 2.0)
+def invented_words(rng: random.Random) -> Sample:
+    """Spelling and case of words that were made up: the hard variant of the skills above."""
+    w = invented(rng)
+    spelled = rng.random() < 0.6
+    sample = spell(rng, w) if spelled else change_case(rng, w)
+    sample.split = "spelling" if spelled else "letter case"
+    return sample
 
 
 @skill("count letters", 1.4)
