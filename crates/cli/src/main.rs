@@ -1,5 +1,7 @@
 //! `shamrock`: run, make and inspect block-diffusion language models of the Clover family.
 
+#![allow(unreachable_pub, reason = "a binary has no outside: pub marks what its modules share")]
+
 mod commands;
 mod engine;
 mod generation;

@@ -68,7 +68,8 @@ pub fn run(args: BenchArgs) -> Result<()> {
         }
         works.extend(args.commit.iter().map(|&rows| Work { name: "commit", rows, context }));
         let seq = executor.open()?;
-        commit(&mut *executor, seq, &token_ids(&*executor, context))?;
+        let prefix = token_ids(&*executor, context);
+        commit(&mut *executor, seq, &prefix)?;
         for work in works {
             let measured = measure(&mut *executor, seq, work, &args)?;
             println(&if args.json { measured.json() } else { measured.row() })?;

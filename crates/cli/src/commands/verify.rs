@@ -20,13 +20,17 @@ pub struct VerifyArgs {
 pub fn run(args: VerifyArgs) -> Result<()> {
     let container = std::sync::Arc::new(Container::open(&args.model)?);
     let bar = byte_bar(container.file_len(), "verifying");
-    let problems = container.verify(&mut |done| bar.set_position(done))?;
+    let report = container.verify(&mut |done| bar.set_position(done))?;
     bar.finish_and_clear();
-    for problem in &problems {
+    for problem in &report.problems {
         println(&format!("{}: {problem}", args.model.display()))?;
     }
-    if !problems.is_empty() {
-        bail!("{}: {} problems found; fetch or convert the file again", args.model.display(), problems.len());
+    if !report.is_clean() {
+        let count = report.problems.len();
+        bail!("{}: {count} hashes do not match; fetch or convert the file again", args.model.display());
+    }
+    if !report.unhashed.is_empty() {
+        eprintln!("warning: {}: no hash for {}", args.model.display(), report.unhashed.join(", "));
     }
     let tensors = container.tensors().len();
     ModelFile::from_container(container.clone())?;
