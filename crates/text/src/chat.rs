@@ -66,8 +66,9 @@ impl Default for RenderOptions {
 ///
 /// Templates are Jinja as the transformers library runs it: `trim_blocks`, `lstrip_blocks`,
 /// `break` and `continue`, Python's string methods, its `tojson`, `raise_exception` and
-/// `strftime_now`; `{% generation %}` marks nothing here. Work and memory are bounded in
-/// proportion to the conversation, as a template is untrusted input.
+/// `strftime_now`; `{% generation %}` marks nothing here. Loops, recursion and exploding strings
+/// are stopped at a bound in proportion to the conversation, but this is no sandbox: a template
+/// written to harm can still hang or abort the process, see the module `jinja` in the source.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     template: Template,

@@ -9,7 +9,8 @@
 //!
 //! A token could also be assembled: a message that ends in `<|im_` followed by one that starts
 //! with `end|>`, in a template that writes nothing between. So the beginning of a control token
-//! at the end of a string is defused as well.
+//! at the end of a string is defused as well. Not covered is a template that deletes characters
+//! from the middle of a message, or that writes the first half of a control token itself.
 
 use std::ops::Range;
 

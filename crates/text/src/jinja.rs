@@ -1,4 +1,16 @@
 //! The template engine, set up to behave as transformers sets up Jinja2, and bounded.
+//!
+//! The bounds stop loops, recursion and strings that explode. They are not a sandbox: minijinja
+//! 3.1 leaves a template some ways to hang or abort the process that nothing outside of it can
+//! close. Known are
+//!
+//! - `+` on lists, which is not charged: doubling a list 33 times fills the memory;
+//! - printing or joining (`{{ x }}`, `~`, `string`) a list that holds one list twice, and so on
+//!   thirty levels deep, which is charged after the fact: it runs without end;
+//! - doing that to a namespace that holds itself: it overflows the stack;
+//! - thousands of slices of slices, whose cost is not charged: minutes.
+//!
+//! A service that loads model files from strangers should render in a process it can lose.
 
 use std::thread;
 use std::time::SystemTime;
@@ -6,7 +18,7 @@ use std::time::SystemTime;
 use jiff::ZonedDateTime;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior, Value};
+use minijinja::{AutoEscape, Environment, ErrorKind, State, UndefinedBehavior, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde_json::Map;
 
@@ -19,8 +31,6 @@ const NAME: &str = "chat";
 /// upper bound of 64 MiB and of a fraction of a second. Templates in use take about a hundred
 /// steps a message.
 ///
-/// The engine (3.1) leaves one hole: it does not charge for `+` on lists, so a template that
-/// doubles a list 33 times over gets to fill the memory.
 const BASE_FUEL: u64 = 1_000_000;
 
 /// Bytes of conversation that buy one more step, so that a template can pass over each message
@@ -35,6 +45,19 @@ const STACK_PER_FUEL: u64 = 256;
 /// Nesting of blocks, macros and recursive loops.
 const RECURSION_LIMIT: usize = 200;
 
+/// Longest source that is compiled, in bytes. Templates in use have up to thirty thousand.
+const MAX_SOURCE: usize = 256 << 10;
+
+/// Stack for compiling each byte of the source, in bytes: the engine parses a chain of unary
+/// operators by recursion.
+const STACK_PER_BYTE: u64 = 1024;
+
+/// Stack that any work on a template gets, in bytes.
+const BASE_STACK: u64 = 2 << 20;
+
+/// Longest number, in digits, in a format string.
+const MAX_FORMAT_DIGITS: usize = 4;
+
 /// A compiled template.
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
@@ -44,22 +67,14 @@ pub(crate) struct Template {
 
 impl Template {
     pub(crate) fn compile(source: &str) -> Result<Self, Error> {
+        if source.len() > MAX_SOURCE {
+            let reason = format!("{} bytes of source, over {MAX_SOURCE}", source.len());
+            return Err(Error::Template { line: 0, reason });
+        }
         let source = without_generation_tags(source);
-        let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder()
-            .trim_blocks(true)
-            .lstrip_blocks(true)
-            .keep_trailing_newline(false)
-            .build()
-            .map_err(|error| template_error(&error))?;
-        environment.set_syntax(syntax);
-        environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_undefined_behavior(UndefinedBehavior::Lenient);
-        environment.set_recursion_limit(RECURSION_LIMIT);
-        environment.set_unknown_method_callback(unknown_method_callback);
-        environment.add_filter("tojson", tojson);
-        environment.add_function("raise_exception", raise_exception);
-        environment.add_template_owned(NAME, source.clone()).map_err(|error| template_error(&error))?;
+        let environment = with_stack(source.len() as u64 * STACK_PER_BYTE, || {
+            environment(source.clone()).map_err(|error| template_error(&error))
+        })?;
         Ok(Self { environment, source })
     }
 
@@ -94,9 +109,46 @@ impl Template {
     }
 }
 
-/// Runs `work` on a thread with a stack of this many bytes.
+/// The engine with this template, as transformers sets up Jinja2.
+fn environment(source: String) -> Result<Environment<'static>, minijinja::Error> {
+    let mut environment = Environment::new();
+    let syntax =
+        SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(false).build()?;
+    environment.set_syntax(syntax);
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    environment.set_recursion_limit(RECURSION_LIMIT);
+    environment.set_unknown_method_callback(python_method);
+    environment.add_filter("tojson", tojson);
+    environment.add_function("raise_exception", raise_exception);
+    environment.add_template_owned(NAME, source)?;
+    Ok(environment)
+}
+
+/// Python's methods on strings, lists and dicts. `str.format` does not charge for padding, so
+/// wide padding is refused.
+fn python_method(
+    state: &mut State,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Value, minijinja::Error> {
+    if let (Some(text), "format") = (value.as_str(), method) {
+        let wide = text.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > MAX_FORMAT_DIGITS);
+        // `{:{}}` takes the width from an argument.
+        let nested = text.split('}').any(|field| field.matches('{').count() > 1);
+        if wide || nested {
+            let detail = format!("format string with a width over {MAX_FORMAT_DIGITS} digits");
+            return Err(minijinja::Error::new(ErrorKind::InvalidOperation, detail));
+        }
+    }
+    unknown_method_callback(state, value, method, args)
+}
+
+/// Runs `work` on a thread with a stack of this many bytes and a base.
 fn with_stack<T: Send>(bytes: u64, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     let failed = |reason: String| Error::Template { line: 0, reason };
+    let bytes = bytes.saturating_add(BASE_STACK);
     let size = usize::try_from(bytes).unwrap_or(usize::MAX);
     thread::scope(|scope| {
         thread::Builder::new()

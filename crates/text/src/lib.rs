@@ -10,7 +10,7 @@
 //! - [`Tokenizer`] wraps the Hugging Face tokenizers library and decides which added tokens are
 //!   *control tokens*, which text of unknown origin must not produce.
 //! - [`ChatTemplate`] renders the Jinja template that comes with a model, as the transformers
-//!   library does, within bounds of work and memory: a template is untrusted input.
+//!   library does, and bounds what a faulty one can cost. That is no sandbox.
 //! - [`Detokenizer`], [`StopStrings`] and [`ReasoningSplitter`] work on a stream as it comes; their
 //!   results do not depend on how it is cut.
 

