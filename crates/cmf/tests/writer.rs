@@ -5,7 +5,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use serde_json::json;
-use shamrock_cmf::{Container, Encoding, Features, TensorSpec, Writer};
+use shamrock_cmf::{Container, Encoding, Features, TensorSpec, Writer, encode};
 
 fn spec(name: &str, encoding: Encoding, shape: &[usize]) -> TensorSpec {
     TensorSpec { name: name.into(), encoding, shape: shape.into() }
@@ -91,6 +91,36 @@ proptest! {
         let report = container.verify(&mut |_| {}).unwrap();
         prop_assert!(report.is_clean() && report.unhashed.is_empty());
     }
+}
+
+/// The listing in docs/format.md, section "A file, byte by byte".
+#[test]
+fn the_documented_example_is_what_is_written() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let listing = page.split("## A file, byte by byte").nth(1).unwrap().split("```").nth(1).unwrap();
+    let mut documented = vec![];
+    for line in listing.lines().skip(1).filter(|line| !line.is_empty()) {
+        let (at, rest) = line.split_once("  ").unwrap();
+        documented.resize(usize::from_str_radix(at, 16).unwrap(), 0);
+        if rest.starts_with('{') {
+            documented.extend(rest.as_bytes());
+        } else {
+            let bytes = rest.split("    ").next().unwrap().split_whitespace();
+            documented.extend(bytes.map(|byte| u8::from_str_radix(byte, 16).unwrap()));
+        }
+    }
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.cmf");
+    let specs = vec![spec("w", Encoding::Q4tp, &[1, 32])];
+    let mut writer = Writer::create(&path, json!({ "arch": {} }), b"", specs).unwrap();
+    let values: Vec<f32> = (0..32).map(|i| (i as f32 - 16.0) / 8.0).collect();
+    writer.write(0, &encode(Encoding::Q4tp, 1, 32, &values).unwrap()).unwrap();
+    writer.finish().unwrap();
+    let written = std::fs::read(path).unwrap();
+    let differs = written.iter().zip(&documented).position(|(a, b)| a != b);
+    assert_eq!((differs, written.len()), (None, documented.len()));
 }
 
 #[test]
