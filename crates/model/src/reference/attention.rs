@@ -4,7 +4,6 @@ use rayon::prelude::*;
 
 use super::linear::Projector;
 use super::math::{add_scaled, dot, norm_1p, rope, sigmoid};
-use crate::config::Config;
 use crate::error::Result;
 use crate::executor::Part;
 use crate::routing::softmax;
@@ -16,7 +15,6 @@ use crate::weights::AttentionWeights;
 /// Row r sees the prefix and rows `0..=r` (commit) or the whole block (preview).
 pub(super) fn attend(
     p: &Projector<'_>,
-    config: &Config,
     w: &AttentionWeights,
     x: &[f32],
     part: Part,
@@ -24,6 +22,7 @@ pub(super) fn attend(
     k: &mut Vec<f32>,
     v: &mut Vec<f32>,
 ) -> Result<Vec<f32>> {
+    let config = p.config;
     let a = &config.attention;
     let (hd, kv_width, q_width) = (a.head_dim, a.kv_width(), a.q_width());
     let n = x.len() / config.hidden_size;

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::linear::Projector;
 use super::math::{add_scaled, dot, inverse_rms, l2_unit, sigmoid, silu, softplus};
-use crate::config::{Config, GdnConfig};
+use crate::config::GdnConfig;
 use crate::error::{Error, Result};
 use crate::routing::softmax;
 use crate::weights::GdnWeights;
@@ -49,25 +49,24 @@ impl Undo {
 /// Runs `x` `[n, hidden]` through the recurrence and advances `ring` and `memory`.
 pub(super) fn commit(
     p: &Projector<'_>,
-    config: &Config,
     w: &GdnWeights,
     x: &[f32],
-    ring: &mut Vec<f32>,
-    memory: &mut Vec<f32>,
+    ring: &mut [f32],
+    memory: &mut [f32],
     keep_undo: bool,
 ) -> Result<(Vec<f32>, Option<Undo>)> {
-    let g = &config.gdn;
+    let g = &p.config.gdn;
     let raw = p.project(w.qkv, x)?;
-    let tape = [ring.as_slice(), &raw].concat();
+    let tape = [&*ring, &raw].concat();
     let mut rows = split(g, &convolve(g, w, &tape, &[]));
     rows.decay = decay(p, w, g, x)?;
     rows.beta = p.project(w.b, x)?.into_iter().map(sigmoid).collect();
 
-    let before = keep_undo.then(|| memory.clone());
+    let before = keep_undo.then(|| memory.to_vec());
     let n = raw.len() / g.channels();
     let read = recur(g, &rows, n, memory);
-    *ring = tape[n * g.channels()..].to_vec();
-    let out = finish(p, config, w, x, read)?;
+    ring.copy_from_slice(&tape[n * g.channels()..]);
+    let out = finish(p, w, x, read)?;
     Ok((out, before.map(|memory| Undo { memory, tape, rows })))
 }
 
@@ -75,13 +74,12 @@ pub(super) fn commit(
 /// rows by a softmax over key similarity, with one more slot for everything before the block.
 pub(super) fn preview(
     p: &Projector<'_>,
-    config: &Config,
     w: &GdnWeights,
     x: &[f32],
     ring: &[f32],
     memory: &[f32],
 ) -> Result<Vec<f32>> {
-    let g = &config.gdn;
+    let g = &p.config.gdn;
     let block = w.block.as_ref().ok_or(Error::NotBlockDiffusion)?;
     let raw = p.project(w.qkv, x)?;
     let rows = split(g, &convolve(g, w, &[ring, &raw].concat(), &block.conv_right));
@@ -97,15 +95,15 @@ pub(super) fn preview(
             (0..b).map(|s| block.logit_scale[head] * dot(query, rows.key_row(g, &rows.k, s, head))).collect();
         p.push(block.history_bias[head] + block.history_c[head] * (b as f32 / TRAINING_BLOCK).ln());
         softmax(&mut p);
-        for s in 0..b {
-            add_scaled(out, &rows.v[s * g.value_width() + head * dv..][..dv], p[s]);
+        for (values, p) in rows.v.chunks_exact(g.value_width()).zip(&p) {
+            add_scaled(out, &values[head * dv..][..dv], *p);
         }
         let past = p[b] * decay[t * g.value_heads + head] * read_scale;
         for (q, s_row) in query.iter().zip(memory[head * dk * dv..].chunks_exact(dv)) {
             add_scaled(out, s_row, past * q);
         }
     });
-    finish(p, config, w, x, mixed)
+    finish(p, w, x, mixed)
 }
 
 impl Rows {
@@ -208,17 +206,11 @@ fn recur(g: &GdnConfig, rows: &Rows, n: usize, memory: &mut [f32]) -> Vec<f32> {
 }
 
 /// Gated norm and output projection of `o` `[n, value_heads, value_dim]`.
-fn finish(
-    p: &Projector<'_>,
-    config: &Config,
-    w: &GdnWeights,
-    x: &[f32],
-    mut o: Vec<f32>,
-) -> Result<Vec<f32>> {
+fn finish(p: &Projector<'_>, w: &GdnWeights, x: &[f32], mut o: Vec<f32>) -> Result<Vec<f32>> {
     let z = p.project(w.z, x)?;
-    let dv = config.gdn.value_dim;
+    let dv = p.config.gdn.value_dim;
     for (o, z) in o.chunks_exact_mut(dv).zip(z.chunks_exact(dv)) {
-        let scale = inverse_rms(o, config.norm_eps);
+        let scale = inverse_rms(o, p.config.norm_eps);
         for ((o, z), w) in o.iter_mut().zip(z).zip(&w.norm) {
             *o *= scale * w * silu(*z);
         }

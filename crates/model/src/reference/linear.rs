@@ -6,21 +6,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rayon::prelude::*;
 
 use super::math::dot;
+use crate::config::Config;
 use crate::error::Result;
 use crate::weights::{Matrix, Weights};
 
 /// Weight rows decoded at a time by one thread.
 const ROWS_AT_A_TIME: usize = 16;
 
-/// Weights together with a count of the bytes read from them.
+/// A model's weights, with a count of the bytes read from them.
 pub(super) struct Projector<'a> {
+    pub(super) config: &'a Config,
     weights: &'a Weights,
     bytes: AtomicU64,
 }
 
 impl<'a> Projector<'a> {
-    pub(super) fn new(weights: &'a Weights) -> Self {
-        Projector { weights, bytes: AtomicU64::new(0) }
+    pub(super) fn new(config: &'a Config, weights: &'a Weights) -> Self {
+        Projector { config, weights, bytes: AtomicU64::new(0) }
     }
 
     /// Bytes of weights read so far.

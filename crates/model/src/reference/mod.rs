@@ -180,7 +180,7 @@ fn run(
 ) -> Result<Pass> {
     let start = Instant::now();
     let (config, weights) = (&model.config, &*model.weights);
-    let p = Projector::new(weights);
+    let p = Projector::new(config, weights);
     let mut parts = embed(&p, weights.embed, sequences, steps)?;
     for rows in &parts {
         observe(rows.site, Event::Embedded(&rows.hidden));
@@ -192,12 +192,12 @@ fn run(
         for rows in &mut parts {
             let x = norm_1p(&rows.hidden, &w.input_norm, config.norm_eps);
             let sequence = sequences.get_mut(&rows.seq).ok_or(Error::UnknownSequence(rows.seq))?;
-            let mixed = mix(&p, config, &w.mixer, &x, rows, sequence, i)?;
+            let mixed = mix(&p, &w.mixer, &x, rows, sequence, i)?;
             add(&mut rows.hidden, &mixed);
             observe(rows.site, Event::Mixed(i, &rows.hidden));
 
             let y = norm_1p(&rows.hidden, &w.post_norm, config.norm_eps);
-            let routed = moe::choose(&p, config, &w.moe, &y, rows.site.part)?;
+            let routed = moe::choose(&p, &w.moe, &y, rows.site.part)?;
             routing += routed.time;
             used.extend((0..routed.routes.rows()).flat_map(|r| routed.routes.row(r)).map(|c| c.expert));
             observe(rows.site, Event::Routed(i, routed.coreset.as_deref(), &routed.routes));
@@ -210,7 +210,7 @@ fn run(
     for rows in &parts {
         let normed = norm_1p(&rows.hidden, &weights.norm, config.norm_eps);
         observe(rows.site, Event::Normed(&normed));
-        let scored = score(&p, config, weights.head, &normed, rows.score)?;
+        let scored = score(&p, weights.head, &normed, rows.score)?;
         let output = &mut outputs[rows.site.step];
         match rows.site.part {
             Part::Commit => output.commit = scored,
@@ -259,7 +259,6 @@ fn embed<'a>(
 /// One layer's mixer over one part; a commit advances the layer's state.
 fn mix(
     p: &Projector<'_>,
-    config: &Config,
     w: &MixerWeights,
     x: &[f32],
     rows: &Rows<'_>,
@@ -269,30 +268,29 @@ fn mix(
     let part = rows.site.part;
     let (out, undo) = match (w, &mut sequence.state.layers[layer]) {
         (MixerWeights::Full(w), LayerState::Kv { k, v }) => {
-            (attention::attend(p, config, w, x, part, rows.position, k, v)?, None)
+            (attention::attend(p, w, x, part, rows.position, k, v)?, None)
         }
         (MixerWeights::Linear(w), LayerState::Gdn { ring, memory }) => match part {
-            Part::Commit => gdn::commit(p, config, w, x, ring, memory, rows.keep_undo)?,
-            Part::Preview => (gdn::preview(p, config, w, x, ring, memory)?, None),
+            Part::Commit => gdn::commit(p, w, x, ring, memory, rows.keep_undo)?,
+            Part::Preview => (gdn::preview(p, w, x, ring, memory)?, None),
         },
         _ => return Err(Error::State(format!("layer {layer} is of another kind than its weights"))),
     };
     if let Some(all) = sequence.undo.as_mut().filter(|_| rows.keep_undo) {
         all.layers.push(undo);
     }
-    debug_assert_eq!(out.len(), rows.ids.len() * config.hidden_size);
+    debug_assert_eq!(out.len(), rows.ids.len() * p.config.hidden_size);
     Ok(out)
 }
 
 /// Head and picks for the rows that are wanted.
 fn score(
     p: &Projector<'_>,
-    config: &Config,
     head: crate::weights::Matrix,
     normed: &[f32],
     score: &Score<'_>,
 ) -> Result<Scored> {
-    let (hidden, vocab) = (config.hidden_size, config.vocab_size);
+    let (hidden, vocab) = (p.config.hidden_size, p.config.vocab_size);
     let wanted: Vec<f32> =
         score.rows().iter().flat_map(|&r| &normed[r * hidden..(r + 1) * hidden]).copied().collect();
     let mut logits = p.project(head, &wanted)?;

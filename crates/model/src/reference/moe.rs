@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use super::linear::Projector;
 use super::math::{add_scaled, sigmoid, silu};
-use crate::config::Config;
 use crate::error::Result;
 use crate::executor::Part;
 use crate::routing::{Routes, coreset, route, softmax_rows};
@@ -21,13 +20,8 @@ pub(super) struct Routed {
 }
 
 /// Routes the rows of one part; a preview keeps to its block's coreset if the model has them on.
-pub(super) fn choose(
-    p: &Projector<'_>,
-    config: &Config,
-    w: &MoeWeights,
-    y: &[f32],
-    part: Part,
-) -> Result<Routed> {
+pub(super) fn choose(p: &Projector<'_>, w: &MoeWeights, y: &[f32], part: Part) -> Result<Routed> {
+    let config = p.config;
     let mut probs = p.project(w.router, y)?;
     let start = Instant::now();
     softmax_rows(&mut probs, config.moe.experts);
