@@ -4,6 +4,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use serde::de::IgnoredAny;
 use tokenizers::{
     AddedToken, AddedVocabulary, DecoderWrapper, Model, NormalizedString, Normalizer, NormalizerWrapper,
     OffsetType, PreTokenizedString, PreTokenizer,
@@ -176,6 +177,8 @@ impl fmt::Debug for Tokenizer {
 
 impl Inner {
     fn load(json: &[u8]) -> tokenizers::Result<Self> {
+        // The library panics on some damage to the syntax.
+        serde_json::from_slice::<IgnoredAny>(json)?;
         let library = tokenizers::Tokenizer::from_bytes(json)?;
         let added = library.get_added_vocabulary();
         let mut control: Vec<AddedToken> = added
