@@ -120,7 +120,7 @@ class Runner:
 
     def pick(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """Greedy token and its probability with the mask token forbidden."""
-        logits = self.model.logits(h.float()).float()
+        logits = self.model.logits(h.to(self.model.lm_head.dtype))
         logits[..., self.mask] = float("-inf")
         confidence, token = torch.softmax(logits, -1).max(-1)
         return token, confidence

@@ -79,11 +79,9 @@ def train() -> Tokenizer:
     return tok
 
 
-def write(folder: Path) -> Tokenizer:
-    folder.mkdir(parents=True, exist_ok=True)
-    tok = train()
-    tok.save(str(folder / "tokenizer.json"))
-    config = {
+def tokenizer_config(tok: Tokenizer) -> dict:
+    """The `tokenizer_config.json` of the checkpoint."""
+    return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "chat_template": TEMPLATE,
         "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "mask_token": "<|mask|>",
@@ -93,7 +91,13 @@ def write(folder: Path) -> Tokenizer:
                                       "rstrip": False, "normalized": False, "single_word": False}
             for t in SPECIAL + THINK},
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def write(folder: Path) -> Tokenizer:
+    folder.mkdir(parents=True, exist_ok=True)
+    tok = train()
+    tok.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config(tok), indent=2) + "\n")
     return tok
 
 
