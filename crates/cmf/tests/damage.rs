@@ -315,3 +315,38 @@ fn block_diffusion_bit_must_agree_with_the_header() {
     file[13] = 0;
     Container::from_bytes(file).unwrap();
 }
+
+/// Not damage, but made by the same means: a file with 64 GiB of holes for weights. Reading them
+/// would take many seconds even from memory.
+#[cfg(target_os = "linux")]
+#[test]
+fn opening_reads_no_weights() {
+    const START: u64 = 1 << 20;
+    const LEN: u64 = 64 << 30;
+    let mut file = tiny();
+    let record = u64_at(&file, 0x20) as usize + 16 + 2 * RECORD;
+    put(&mut file, record + 7, &[2]);
+    for (dim, value) in [1 << 24, 1 << 10, 0].into_iter().enumerate() {
+        put(&mut file, record + 8 + 4 * dim, &u32::to_le_bytes(value));
+    }
+    put(&mut file, record + 32, &START.to_le_bytes());
+    put(&mut file, record + 40, &LEN.to_le_bytes());
+    put(&mut file, 0x38, &(START + LEN).to_le_bytes());
+    put(&mut file, 0x50, &[0; 16]);
+    rehash(&mut file);
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("sparse.cmf");
+    std::fs::write(&path, &file).unwrap();
+    let data = u64_at(&file, 0x30);
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(data + START + LEN).unwrap();
+
+    let start = std::time::Instant::now();
+    let container = Container::open(&path).unwrap();
+    let tensor = container.get("layers.0.conv").unwrap();
+    assert_eq!(tensor.bytes.len() as u64, LEN);
+    let mut row = vec![1.0; 1 << 10];
+    tensor.decode_rows((1 << 24) - 1..1 << 24, &mut row).unwrap();
+    assert!(row.iter().all(|value| *value == 0.0));
+    assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
+}

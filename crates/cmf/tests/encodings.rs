@@ -253,6 +253,7 @@ fn shapes_that_do_not_fit_are_refused() {
     }
     assert_eq!(Encoding::F16.byte_len(&[]).unwrap(), 2);
     assert_eq!(Encoding::F32.byte_len(&[3, 0, 5]).unwrap(), 0);
+    assert_eq!(Encoding::F32.byte_len(&[usize::MAX, usize::MAX, 0]).unwrap(), 0);
     assert_eq!(Encoding::Q4tp.byte_len(&[3, 96]).unwrap(), 3 * (3 * 16 + 4 + 2));
     assert!("q4_block".parse::<Encoding>().unwrap_err().to_string().contains("q4_block"));
 }

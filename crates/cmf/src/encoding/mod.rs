@@ -101,6 +101,8 @@ impl Encoding {
             _ => None,
         };
         let size = match bytes_per_value {
+            // Whatever the other dimensions are, also where their product would overflow.
+            Some(_) if shape.contains(&0) => Some(0),
             Some(bytes) => shape.iter().try_fold(bytes, |n: u64, &dim| n.checked_mul(dim as u64)),
             None => {
                 let &[rows, cols] = shape else {
