@@ -31,6 +31,16 @@ pub fn fixture(path: &str) -> PathBuf {
     find(path).unwrap_or_else(|| panic!("fixtures/{path} is missing"))
 }
 
+/// The Hugging Face checkpoint `folder/hf` converted to f16, in a folder that goes with the guard.
+pub fn convert_f16(folder: &str) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let path = dir.path().join("model.f16.cmf");
+    let recipe = shamrock_convert::Recipe::F16;
+    shamrock_convert::convert(&fixture(&format!("{folder}/hf")), &path, &recipe, &mut |_| {})
+        .expect("fixture converts");
+    (dir, path)
+}
+
 /// A parsed JSON fixture.
 pub fn json(path: &str) -> Value {
     let file = File::open(fixture(path)).expect("fixture opens");

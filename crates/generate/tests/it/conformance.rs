@@ -1,11 +1,13 @@
 //! Every greedy run of the conformance fixtures: tokens, confidences, endings and traces.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 use shamrock_generate::{Accept, Finish, Mode, Options, Session, Settle};
 use shamrock_model::config::Ramp;
 use shamrock_model::reference::{ReferenceExecutor, ReferenceOptions};
 use shamrock_model::{Controls, Executor, ModelFile};
-use shamrock_testkit::{find, fixture, ids, json};
+use shamrock_testkit::{convert_f16, fixture, ids, json};
 
 use crate::support::traced;
 
@@ -145,35 +147,33 @@ fn check(executor: &mut dyn Executor, what: &str, case: &Value) {
     session.close(executor);
 }
 
-/// Checks the runs of one expectation file over one model; false when the model is not here.
-fn check_all(model: &str, expected: &str) -> bool {
-    let Some(path) = find(model) else {
-        return false;
-    };
-    let model = ModelFile::open(&path).unwrap();
-    let mut executor = ReferenceExecutor::new(model, ReferenceOptions::DEFAULT).unwrap();
+/// Checks the runs of one expectation file over one model.
+fn check_all(model: &Path, expected: &str) {
+    let executor = ModelFile::open(model).and_then(|m| ReferenceExecutor::new(m, ReferenceOptions::DEFAULT));
+    let mut executor = executor.unwrap();
     for case in json(expected)["generations"].as_array().unwrap() {
-        check(&mut executor, &format!("{}: {}", path.display(), case["name"]), case);
+        check(&mut executor, &format!("{}: {}", model.display(), case["name"]), case);
     }
-    true
 }
 
 #[test]
 fn small_runs_match() {
-    assert!(fixture("small/model.f16.cmf").exists());
-    assert!(check_all("small/model.q4tp.cmf", "small/expected.q4tp.json"));
-    assert!(check_all("small/model.f16.cmf", "small/expected.f16.json"));
+    check_all(&fixture("small/model.q4tp.cmf"), "small/expected.q4tp.json");
+    check_all(&fixture("small/model.f16.cmf"), "small/expected.f16.json");
 }
 
+/// Its weights are exact in f16, so the converted folder has the folder's own runs.
 #[test]
 fn awkward_runs_match() {
-    assert!(check_all("awkward/model.q4tp.cmf", "awkward/expected.q4tp.json"));
-    // Too large to commit. Its weights are exactly those of the Hugging Face folder.
-    check_all("awkward/model.f16.cmf", "awkward/expected.json");
+    check_all(&fixture("awkward/model.q4tp.cmf"), "awkward/expected.q4tp.json");
+    let (_guard, path) = convert_f16("awkward");
+    check_all(&path, "awkward/expected.json");
 }
 
+/// As `awkward`.
 #[test]
 fn kernel_runs_match() {
-    assert!(check_all("kernel/model.q4tp.cmf", "kernel/expected.q4tp.json"));
-    check_all("kernel/model.f16.cmf", "kernel/expected.json");
+    check_all(&fixture("kernel/model.q4tp.cmf"), "kernel/expected.q4tp.json");
+    let (_guard, path) = convert_f16("kernel");
+    check_all(&path, "kernel/expected.json");
 }
