@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -23,6 +24,9 @@ pub struct InfoArgs {
     /// List every tensor
     #[arg(long)]
     tensors: bool,
+    /// Print the tokenizer.json that the file carries, and nothing else
+    #[arg(long)]
+    tokenizer: bool,
     /// One JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -41,6 +45,9 @@ struct Facts {
 pub fn run(args: InfoArgs) -> Result<()> {
     let path = engine::path_or_default(args.model)?;
     let model = engine::open(&path)?;
+    if args.tokenizer {
+        return Ok(std::io::stdout().lock().write_all(model.tokenizer_json())?);
+    }
     let mut encodings = BTreeMap::new();
     for tensor in model.container().tensors() {
         let (count, total) = encodings.entry(tensor.encoding.name()).or_insert((0, 0));
