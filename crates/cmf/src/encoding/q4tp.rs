@@ -52,8 +52,9 @@ pub(super) fn byte_len(rows: u64, cols: u64) -> Option<u64> {
 
 /// The scales of a row: `exp2(lo)`, then 31 single-precision products with `exp2(step)`.
 ///
-/// The powers are correctly rounded, hence the same on every platform. A reader that uses a
-/// single-precision `exp2` may differ in the last place.
+/// The powers are correctly rounded, hence the same on every platform. A C library's
+/// single-precision `exp2` now and then differs in the last place, and a difference in the ratio
+/// grows along the ladder; see `docs/format.md`.
 pub fn ladder(lo: f32, step: f32) -> [f32; RUNGS] {
     let exp2 = |x: f32| f64::from(x).exp2() as f32;
     let ratio = exp2(step);
