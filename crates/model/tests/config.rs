@@ -79,3 +79,19 @@ fn an_impossible_configuration_names_the_field() {
         assert!(error.starts_with("config.json: ") && error.contains(message), "{key}: {error}");
     }
 }
+
+/// A factor whose product with the head width falls just short of a whole number must not lose a
+/// pair of dims on the way through a header.
+#[test]
+fn every_rotary_width_survives_the_header() {
+    let mut config = Config::from_hf(&fixture_json("small/hf/config.json"), None).unwrap();
+    for head_dim in 1..300 {
+        for rotary_dim in (0..=head_dim).step_by(2) {
+            config.attention.head_dim = head_dim;
+            config.attention.rotary_dim = rotary_dim;
+            let header = json!({ "arch": config.to_arch() });
+            let read = Config::from_header(&header).unwrap();
+            assert_eq!(read.attention, config.attention, "{rotary_dim} of {head_dim}");
+        }
+    }
+}

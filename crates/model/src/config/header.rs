@@ -38,7 +38,7 @@ impl Config {
             vocab_size: arch.usize("vocab_size")?,
             hidden_size: arch.usize("hidden_size")?,
             layers: layers(&arch)?,
-            norm_eps: arch.f64("rms_norm_eps")? as f32,
+            norm_eps: arch.f32("rms_norm_eps")?,
             tie_embeddings: arch.bool_opt("tie_word_embeddings")?.unwrap_or(false),
             max_context: arch.usize_opt("max_position_embeddings")?.unwrap_or(32768),
             attention: AttentionConfig {
@@ -97,7 +97,7 @@ impl Config {
             "norm_style": "gemma",
             "rope_theta": a.rope_theta,
             "tie_word_embeddings": self.tie_embeddings,
-            "partial_rotary_factor": a.rotary_dim as f64 / a.head_dim as f64,
+            "partial_rotary_factor": rotary_factor(a),
             "attention_sink": false,
             "moe": {
                 "num_experts": m.experts,
@@ -174,13 +174,13 @@ fn block(record: &Object<'_>) -> Result<(Option<BlockConfig>, Controls)> {
     }
     let enabled =
         record.bool_opt("coreset_enabled")?.ok_or_else(|| record.error("coreset_enabled", "is missing"))?;
-    let top_p = record.f64("coreset_top_p")? as f32;
+    let top_p = record.f32("coreset_top_p")?;
     let block = BlockConfig {
         block_size: record.usize("block_size")?,
         mask_id: record
             .id_opt("mask_token_id")?
             .ok_or_else(|| record.error("mask_token_id", "is missing"))?,
-        threshold: record.f64("threshold")? as f32,
+        threshold: record.f32("threshold")?,
         coreset_top_p: enabled.then_some(top_p),
     };
     let position = |key: &str, default: usize| -> Result<u32> {
@@ -235,6 +235,12 @@ fn block_record(block: &BlockConfig, controls: &Controls) -> Map<String, Value> 
         put("stop_token_ids", controls.stop_ids.clone().into());
     }
     record
+}
+
+/// The share of rotary dims; readers truncate its product with `head_dim`.
+fn rotary_factor(a: &AttentionConfig) -> f64 {
+    let factor = a.rotary_dim as f64 / a.head_dim as f64;
+    if ((a.head_dim as f64 * factor) as usize) < a.rotary_dim { factor.next_up() } else { factor }
 }
 
 /// An f32 as the shortest decimal that reads back as the same f32 (0.7, not 0.699999988079071).

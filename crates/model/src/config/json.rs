@@ -69,8 +69,18 @@ impl<'a> Object<'a> {
         self.required(key, self.f64_opt(key)?)
     }
 
+    fn f32_opt(&self, key: &str) -> Result<Option<f32>> {
+        self.typed(key, "a number within single precision", |v| {
+            v.as_f64().map(|x| x as f32).filter(|x| x.is_finite())
+        })
+    }
+
+    pub(super) fn f32(&self, key: &str) -> Result<f32> {
+        self.required(key, self.f32_opt(key)?)
+    }
+
     pub(super) fn f32_or(&self, key: &str, default: f32) -> Result<f32> {
-        Ok(self.f64_opt(key)?.map_or(default, |x| x as f32))
+        Ok(self.f32_opt(key)?.unwrap_or(default))
     }
 
     pub(super) fn bool_opt(&self, key: &str) -> Result<Option<bool>> {

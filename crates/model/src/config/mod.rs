@@ -211,12 +211,12 @@ impl Config {
         self.block.as_ref().ok_or(Error::NotBlockDiffusion)
     }
 
-    /// Bytes of committed state at a length: `(per sequence, per position)` in f32.
+    /// Bytes of committed state in f32, `(per sequence, per position)`; saturating.
     pub fn state_bytes(&self) -> (u64, u64) {
         let linear = self.layers.iter().filter(|k| **k == LayerKind::Linear).count() as u64;
         let full = self.layers.len() as u64 - linear;
         let fixed = self.gdn.memory_len() + self.gdn.ring_rows() * self.gdn.channels();
-        (linear * fixed as u64 * 4, full * 2 * self.attention.kv_width() as u64 * 4)
+        (linear.saturating_mul(4 * fixed as u64), full * 8 * self.attention.kv_width() as u64)
     }
 
     /// Checks that the numbers describe a possible model.
