@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from config import NanoConfig
 from model import CloverNano
 
-# module path -> (format path, shape suffix to restore)
+# path inside a layer of `CloverNano` -> path in the format, where they differ
 RENAMED = {
     "mlp.gate_up_proj": "mlp.experts.gate_up_proj",
     "mlp.down_proj": "mlp.experts.down_proj",
@@ -54,6 +57,14 @@ def from_format(model: CloverNano, tensors: dict[str, Tensor]) -> None:
     with torch.no_grad():
         for name, value in model.named_parameters():
             value.copy_(tensors[format_name(name, model.cfg.kinds)].reshape(value.shape))
+
+
+def load_weights(model: CloverNano, folder: Path) -> None:
+    """All safetensors files of a checkpoint folder."""
+    tensors: dict[str, Tensor] = {}
+    for part in sorted(folder.glob("*.safetensors")):
+        tensors.update(load_file(part))
+    from_format(model, tensors)
 
 
 def special_ids(tokenizer) -> dict[str, int]:

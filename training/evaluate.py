@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from checkpoint import config_for, from_format
+from checkpoint import config_for, load_weights
 from generate import Result, Runner
 from model import CloverNano
 from tokenizer import render
@@ -98,10 +97,7 @@ def load_model(folder: Path, device: str) -> tuple[CloverNano, Tokenizer]:
     config = json.loads((folder / "config.json").read_text())
     model = CloverNano(config_for(tok, coreset=config["moe_block_coreset_enabled"],
                                   coreset_top_p=config["moe_block_coreset_top_p"])).to(device)
-    tensors = {}
-    for part in sorted(folder.glob("*.safetensors")):
-        tensors.update(load_file(part))
-    from_format(model, tensors)
+    load_weights(model, folder)
     return model, tok
 
 

@@ -9,9 +9,9 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)      # quintic of Jordan et al. 2024
 
 
 def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
-    """Approximate U Vᵀ of each matrix of g [..., rows, cols], in bfloat16."""
+    """Approximate U Vᵀ of each matrix of g [..., rows, cols], in bfloat16 on CUDA."""
     a, b, c = NEWTON_SCHULZ
-    x = g.bfloat16()
+    x = g.bfloat16() if g.is_cuda else g
     tall = x.shape[-2] > x.shape[-1]
     if tall:
         x = x.mT

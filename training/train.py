@@ -4,7 +4,7 @@
 
 One CUDA device and a dozen CPU cores.  The schedule runs on wall-clock time: warm-up, constant
 rate, then a linear decay to zero over the last part; expert weights pass through the q4tp grid
-(straight through) during the last `--quantise` share.
+(straight through) during the last `--quantise` share.  A checkpoint is written every two minutes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import time
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 import model as model_module
-from checkpoint import config_for, from_format, to_format
-from evaluate import evaluate, load_items, table
+from checkpoint import config_for, load_weights, to_format
+from evaluate import evaluate, load_items, load_model, table
+from layout import Batch
 from model import CloverNano, losses
 from optim import optimisers
 from packing import Loader, Shape
@@ -56,43 +57,40 @@ def rate(progress: float, step: int, decay: float, warmup: int) -> float:
     return min(1.0, (step + 1) / warmup) * min(1.0, max(0.0, (1.0 - progress) / decay))
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ap.add_argument("--minutes", type=float, required=True, help="training time, start-up excluded")
     ap.add_argument("--out", type=Path, required=True)
     ap.add_argument("--tokenizer", type=Path, default=Path("../models/clover-nano-hf"))
-    ap.add_argument("--resume", type=Path)
+    ap.add_argument("--resume", type=Path, help="start from the weights of this checkpoint")
     ap.add_argument("--items", type=Path, default=Path("../models/clover-nano.eval.jsonl"))
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--rows", type=int, default=160)
     ap.add_argument("--muon-lr", type=float, default=0.02)
     ap.add_argument("--adam-lr", type=float, default=3e-3)
-    ap.add_argument("--decay", type=float, default=0.4, help="share of the time spent decaying")
-    ap.add_argument("--quantise", type=float, default=0.15, help="share of the time with q4tp experts")
-    ap.add_argument("--warmup", type=int, default=200)
-    ap.add_argument("--denoise-weight", type=float, default=1.0)
+    ap.add_argument("--decay", type=float, default=0.35, help="share of the time spent decaying")
+    ap.add_argument("--quantise", type=float, default=0.25,
+                    help="share of the time with experts on the q4tp grid, at the end")
+    ap.add_argument("--warmup", type=int, default=200, help="steps")
+    ap.add_argument("--denoise-weight", type=float, default=1.5)
     ap.add_argument("--balance-weight", type=float, default=0.01)
     ap.add_argument("--no-coreset", action="store_true", help="ablation: train without the coreset")
     ap.add_argument("--dense-experts", action="store_true")
     ap.add_argument("--no-compile", action="store_true")
+    ap.add_argument("--device", default="cuda")
     ap.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 6))
-    ap.add_argument("--log-every", type=int, default=100)
+    ap.add_argument("--log-every", type=int, default=100, help="steps")
     ap.add_argument("--save-every", type=float, default=120.0, help="seconds")
     ap.add_argument("--max-steps", type=int, default=10 ** 9)
-    ap.add_argument("--thresholds", type=float, nargs="*", default=[0.7, 0.9, 0.95])
-    a = ap.parse_args()
+    ap.add_argument("--thresholds", type=float, nargs="*", default=[0.9, 0.98],
+                    help="denoising thresholds to score at the end; none: no scoring")
+    return ap.parse_args()
 
-    began = time.time()
-    loader = Loader(str(a.tokenizer / "tokenizer.json"), a.seed, Shape(rows=a.rows), a.workers)
-    torch.manual_seed(a.seed)
-    torch.set_float32_matmul_precision("high")
-    tok = Tokenizer.from_file(str(a.tokenizer / "tokenizer.json"))
-    model = CloverNano(config_for(tok, coreset=not a.no_coreset)).cuda()
+
+def build(a: argparse.Namespace, tok: Tokenizer) -> CloverNano:
+    model = CloverNano(config_for(tok, coreset=not a.no_coreset)).to(a.device)
     if a.resume:
-        tensors = {}
-        for part in sorted(a.resume.glob("*.safetensors")):
-            tensors.update(load_file(part))
-        from_format(model, tensors)
+        load_weights(model, a.resume)
     for layer in model.layers:
         layer.mlp.grouped = not a.dense_experts
         if not a.no_compile:
@@ -102,79 +100,105 @@ def main() -> None:
             layer.mlp.compile(dynamic=False)
     if not a.no_compile:
         model_module.weighted_loss = torch.compile(model_module.weighted_loss, dynamic=False)
-    print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
+    return model
+
+
+class Clock:
+    """Progress 0..1 of the allotted time.  The first steps compile and do not count."""
+
+    WARM = 3
+
+    def __init__(self, minutes: float):
+        self.seconds = 60 * minutes
+        self.start: float | None = None
+
+    def progress(self, step: int) -> float:
+        if step < self.WARM:
+            return 0.0
+        if self.start is None:
+            self.start = time.time()
+        return (time.time() - self.start) / self.seconds
+
+
+class Log:
+    """Running means on the device, printed now and then."""
+
+    def __init__(self, device: str, every: int):
+        self.totals = torch.zeros(4, device=device)
+        self.every = every
+        self.count, self.since = 0, time.time()
+
+    def add(self, step: int, progress: float, *values) -> None:
+        self.totals += torch.stack([v.detach() for v in values])
+        self.count += 1
+        if step % self.every:
+            return
+        causal, denoise, balance, norm = (self.totals / self.count).tolist()
+        took = 1000 * (time.time() - self.since) / self.count
+        print(f"step {step} causal {causal:.4f} denoise {denoise:.4f} balance {balance:.3f} "
+              f"norm {norm:.2f} {took:.1f} ms at {progress:.2f}", flush=True)
+        self.totals.zero_()
+        self.count, self.since = 0, time.time()
+
+
+def train(a: argparse.Namespace, model: CloverNano, loader: Loader) -> int:
+    """Run the schedule; returns the number of steps."""
+    def next_batch() -> Batch:
+        batch = next(batches)
+        return (batch.pin() if a.device == "cuda" else batch).to(a.device)
+
+    def set_quantise(on: bool) -> None:
+        for layer in model.layers:
+            layer.mlp.quantise = on
+
     opts = optimisers(model, a.muon_lr, a.adam_lr)
     base = [[g["lr"] for g in o.param_groups] for o in opts]
-
+    clock, log = Clock(a.minutes), Log(a.device, a.log_every)
     batches = iter(loader)
-    upcoming = next(batches).pin().to("cuda")
-    start, last_log, last_save = None, time.time(), time.time()
-    totals = torch.zeros(4, device="cuda")
-    step = first = 0
-    quantised = False
-    while step < a.max_steps:
-        if step < 3:                                      # compile every variant that will be used
-            for layer in model.layers:
-                layer.mlp.quantise = a.quantise >= 1 or (step == 0 and a.quantise > 0)
-        if step == 3:                                     # compilation is not training time
-            torch.cuda.synchronize()
-            start, last_log = time.time(), time.time()
-            print(f"compiled, {start - began:.0f} s after the start", flush=True)
-        progress = (time.time() - start) / (60 * a.minutes) if start else 0.0
-        if progress >= 1.0:
-            break
-        if not quantised and progress >= 1.0 - a.quantise:
-            quantised = True
-            print(f"step {step}: experts on the q4tp grid", flush=True)
-            for layer in model.layers:
-                layer.mlp.quantise = True
-        for o, lrs in zip(opts, base):
-            for g, lr in zip(o.param_groups, lrs):
+    upcoming, last_save, step = next_batch(), time.time(), 0
+    while step < a.max_steps and (progress := clock.progress(step)) < 1.0:
+        # Step 0 compiles the quantised experts, step 1 the plain ones, so neither waits later.
+        first = step == 0 and a.quantise > 0
+        set_quantise(first or progress >= 1.0 - a.quantise)
+        for o, rates in zip(opts, base):
+            for g, lr in zip(o.param_groups, rates):
                 g["lr"] = lr * rate(progress, step, a.decay, a.warmup)
         batch = upcoming
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast(a.device, torch.bfloat16, enabled=a.device == "cuda"):
             causal, denoise, balance = losses(model, batch)
             loss = causal + a.denoise_weight * denoise + a.balance_weight * balance
         loss.backward()
-        upcoming = next(batches).pin().to("cuda")         # made while the device works
+        upcoming = next_batch()                               # while the device works
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for o in opts:
             o.step()
             o.zero_grad()
-        totals += torch.stack([causal.detach(), denoise.detach(), balance.detach(), norm])
         step += 1
-        if step % a.log_every == 0:
-            mean = (totals / (step - first)).tolist()
-            now = time.time()
-            print(f"step {step} causal {mean[0]:.4f} denoise {mean[1]:.4f} balance {mean[2]:.3f} "
-                  f"norm {mean[3]:.2f} {1000 * (now - last_log) / (step - first):.1f} ms "
-                  f"at {progress:.2f}", flush=True)
-            totals.zero_()
-            first, last_log = step, now
+        log.add(step, progress, causal, denoise, balance, norm)
         if time.time() - last_save > a.save_every:
             save(model, a.out, a.tokenizer)
             last_save = time.time()
-    torch.cuda.synchronize()
-    print(f"trained {step} steps in {(time.time() - (start or began)) / 60:.2f} min, "
-          f"peak {torch.cuda.max_memory_allocated() / 2 ** 30:.1f} GiB", flush=True)
+    return step
+
+
+def main() -> None:
+    a = arguments()
+    # Workers are forked before the GPU is touched.
+    loader = Loader(str(a.tokenizer / "tokenizer.json"), a.seed, Shape(rows=a.rows), a.workers)
+    torch.manual_seed(a.seed)
+    torch.set_float32_matmul_precision("high")
+    tok = Tokenizer.from_file(str(a.tokenizer / "tokenizer.json"))
+    model = build(a, tok)
+    print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
+    began = time.time()
+    steps = train(a, model, loader)
     loader.close()
     save(model, a.out, a.tokenizer)
-    if a.items and a.thresholds:
-        score_final(a, tok)
-
-
-def score_final(a, tok: Tokenizer) -> None:
-    """Evaluate what was saved, uncompiled."""
-    from evaluate import load_model
-
-    began = time.time()
-    model, _ = load_model(a.out, "cuda")
-    scores = evaluate(model, tok, load_items(a.items), "cuda", True, a.thresholds)
-    print(table(scores), flush=True)
-    for s in scores[:2]:
-        for name, text in s.wrong[:60]:
-            print(s.mode, name, repr(text))
-    print(f"evaluated in {time.time() - began:.0f} s", flush=True)
+    print(f"{steps} steps in {(time.time() - began) / 60:.2f} min, start-up included", flush=True)
+    if a.thresholds:
+        saved, _ = load_model(a.out, a.device)
+        scores = evaluate(saved, tok, load_items(a.items), a.device, a.device == "cuda", a.thresholds)
+        print(table(scores))
 
 
 if __name__ == "__main__":

@@ -121,3 +121,7 @@ kangaroo/joey goose/gosling owl/owlet fox/cub""".split())
 SOUNDS = dict(pair.split("/") for pair in """cat/meow dog/woof cow/moo sheep/baa duck/quack pig/oink
 horse/neigh frog/ribbit owl/hoot bee/buzz snake/hiss lion/roar mouse/squeak rooster/cock-a-doodle-doo
 crow/caw wolf/howl""".split())
+
+
+def with_article(word: str) -> str:
+    return ("an " if word[0] in "aeiou" else "a ") + word

@@ -7,11 +7,7 @@ import random
 
 from data.sample import Sample, phrase, skill
 from data.words import (ADJECTIVES, CITIES, COLORS, FOODS, HOBBIES, JOBS, NAMES, OBJECTS, PETS,
-                        PET_NAMES, PLACES)
-
-
-def article(word: str) -> str:
-    return ("an " if word[0] in "aeiou" else "a ") + word
+                        PET_NAMES, PLACES, with_article)
 
 
 def person(rng: random.Random, name: str) -> dict:
@@ -55,7 +51,7 @@ def reading(rng: random.Random) -> Sample:
     who, kind = rng.choice(stated)
 
     def fill(text: str, p: dict) -> str:
-        return text.format(**p, a_job=article(p["job"]))
+        return text.format(**p, a_job=with_article(p["job"]))
 
     passage = " ".join(fill(rng.choice(FACTS[k][0]), p) for p, k in stated)
     question = fill(rng.choice(FACTS[kind][1]), who)
@@ -79,7 +75,7 @@ def record(rng: random.Random) -> tuple[dict, list[str]]:
              "For {price} dollars you can buy the {color} {item}."]
     elif kind == 2:
         r = dict(name=rng.choice(NAMES), job=rng.choice(JOBS))
-        s = ["{name} works as " + article(r["job"]) + ".", "{name} is " + article(r["job"]) + "."]
+        s = ["{name} works as " + with_article(r["job"]) + ".", "{name} is " + with_article(r["job"]) + "."]
     elif kind == 3:
         r = dict(pet=rng.choice(PETS), name=rng.choice(PET_NAMES), age=rng.randint(1, 15))
         s = ["The {pet} {name} is {age} years old.", "{name} is a {pet}, {age} years old."]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 from data.sample import Sample, skill
-from data.words import ADJECTIVES, ANIMALS, OBJECTS, PLACES
+from data.words import ADJECTIVES, ANIMALS, OBJECTS, PLACES, with_article
 
 USES = dict(line.split(": ") for line in """lantern: gave a warm light
 key: opened a little door
@@ -42,10 +42,6 @@ pencil: drew all by itself
 whistle: called all the birds""".splitlines())
 
 
-def prepare(word: str) -> str:
-    return ("an " if word[0] in "aeiou" else "a ") + word
-
-
 # Every animal has its own character, every place its own time of day: facts the model learns.
 CHARACTER = {a: ADJECTIVES[i % len(ADJECTIVES)] for i, a in enumerate(ANIMALS)}
 TIMES = ["One morning", "One evening", "One sunny day", "One cold night", "One spring day"]
@@ -62,9 +58,9 @@ PLOTS = [
 
 
 def tell(animal: str, thing: str, place: str, plot: str) -> str:
-    with_character = prepare(f"{CHARACTER[animal]} {animal}")
+    with_character = with_article(f"{CHARACTER[animal]} {animal}")
     return plot.format(a=animal, ca=with_character, Ca=with_character[0].upper() + with_character[1:],
-                       p=place, o=prepare(thing), o_=thing, use=USES[thing], t=TIME[place],
+                       p=place, o=with_article(thing), o_=thing, use=USES[thing], t=TIME[place],
                        T=TIME[place])
 
 
@@ -80,7 +76,7 @@ def stories(rng: random.Random) -> Sample:
         "Tell me a story about {ax}, {ay} and {az}.",
         "Write a story with {x}, {y} and {z}.",
         "Make up a short story using {x}, {y}, {z}.",
-    ]).format(x=x, y=y, z=z, ax=prepare(x), ay=prepare(y), az=prepare(z))
+    ]).format(x=x, y=y, z=z, ax=with_article(x), ay=with_article(y), az=with_article(z))
     return Sample(q, tell(a, o, p, rng.choice(PLOTS)), ",".join(sorted(trio)), match="story",
                   words=(a, o, p))
 
@@ -94,7 +90,7 @@ def free_stories(rng: random.Random) -> Sample:
                         "Write a short story.", "I want to hear a story."])
     else:
         q = rng.choice(["Tell me a story about {a}.", "Write a short story about {a}.",
-                        "I would like a story about {a}."]).format(a=prepare(a))
+                        "I would like a story about {a}."]).format(a=with_article(a))
     i = ANIMALS.index(a)
     story = tell(a, OBJECTS[i % len(OBJECTS)], PLACES[i % len(PLACES)], PLOTS[i % len(PLOTS)])
     return Sample(q, story, match="story", words=(a,))
