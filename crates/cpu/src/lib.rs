@@ -1,0 +1,55 @@
+//! The fast CPU executor.
+//!
+//! Weights stay where they are, in the container's mapping, in the file's own encoding; they are
+//! unpacked a few rows at a time into first-level cache and multiplied with every row of the pass.
+//! All rows of all steps go through a projection together, so a pass reads each weight byte once.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `kernel` | the inner loops, once portable and once per instruction set |
+//! | `linear` | weights as panels, activations as operands, and their product over the threads |
+//! | `gdn`, `attention`, `moe`, `head` | the stages of a layer, over all rows of a pass |
+//! | `pass` | one pass: the layers in order |
+//! | `executor` | sequences and the [`Executor`](shamrock_model::Executor) seam |
+//!
+//! # Results
+//! A row's result depends neither on the rows that share its pass nor on the number of threads:
+//! every sum has a fixed order. [`Precision::F32`] computes with the decoded weights as they are.
+//! [`Precision::Int8`] rounds the inputs of quantised matrices to 8 bits per 32 columns; its
+//! integer sums are exact, so that every instruction set gives the same bits.
+
+mod attention;
+mod executor;
+mod gdn;
+mod head;
+#[doc(hidden)]
+pub mod kernel;
+#[doc(hidden)]
+pub mod linear;
+mod math;
+mod moe;
+mod pass;
+
+pub use executor::CpuExecutor;
+
+/// How inputs of quantised matrices are multiplied. Matrices stored as floats (the router among
+/// them) are always multiplied in f32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// Inputs rounded to 8-bit integers, one scale per row and 32 columns.
+    #[default]
+    Int8,
+    /// Inputs as they are: the path that holds the conformance tolerances.
+    F32,
+}
+
+/// Options of [`CpuExecutor`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuOptions {
+    /// Positions a sequence may reach; `None` takes the model's own limit.
+    pub max_context: Option<usize>,
+    /// Worker threads; `None` takes one per available core.
+    pub threads: Option<usize>,
+    /// Arithmetic of quantised matrices.
+    pub precision: Precision,
+}

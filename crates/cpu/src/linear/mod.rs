@@ -1,0 +1,144 @@
+//! Matrix products straight over the file's encoding.
+
+mod operand;
+mod panel;
+mod product;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rayon::prelude::*;
+use shamrock_model::Result;
+use shamrock_model::weights::{Matrix, Weights};
+
+use crate::Precision;
+use crate::kernel::Isa;
+pub use operand::{Columns, FEW_ROWS, Quantised};
+pub use panel::Panel;
+pub use product::Source;
+use product::{Scratch, TASK_ROWS};
+
+/// Rows of the output that make a task of the final transposition.
+const TRANSPOSE_ROWS: usize = 4;
+
+/// A model's weights, with a count of the bytes read from them.
+pub struct Linear<'a> {
+    weights: &'a Weights,
+    precision: Precision,
+    isa: Isa,
+    bytes: AtomicU64,
+}
+
+impl<'a> Linear<'a> {
+    /// Products over `weights`.
+    pub fn new(weights: &'a Weights, precision: Precision, isa: Isa) -> Self {
+        Linear { weights, precision, isa, bytes: AtomicU64::new(0) }
+    }
+
+    /// Instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Bytes of weights read so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// `x Wᵀ`: `x` is `[n, cols]`, the result `[n, rows]`.
+    ///
+    /// # Errors
+    /// If a payload does not have the size of its shape.
+    pub fn project(&self, matrix: Matrix, x: &[f32]) -> Result<Vec<f32>> {
+        let [out] = self.project_all([(matrix, x)])?;
+        Ok(out)
+    }
+
+    /// Several products at once.
+    ///
+    /// # Errors
+    /// If a payload does not have the size of its shape.
+    pub fn project_all<const N: usize>(&self, products: [(Matrix, &[f32]); N]) -> Result<[Vec<f32>; N]> {
+        let mut out = self.project_list(&products)?.into_iter();
+        Ok(std::array::from_fn(|_| out.next().unwrap_or_default()))
+    }
+
+    /// Any number of products at once, their tasks spread over the threads together.
+    ///
+    /// # Errors
+    /// If a payload does not have the size of its shape.
+    pub fn project_list(&self, products: &[(Matrix, &[f32])]) -> Result<Vec<Vec<f32>>> {
+        let sources = self.sources(products)?;
+        let mut transposed: Vec<Vec<f32>> = // [rows, n]: a task owns whole weight rows
+            products.iter().map(|(m, x)| vec![0.0; m.rows * (x.len() / m.cols)]).collect();
+        let mut tasks = Vec::new();
+        for (((matrix, x), source), out) in products.iter().zip(&sources).zip(&mut transposed) {
+            let n = x.len() / matrix.cols;
+            if n > 0 {
+                let chunks = out.chunks_mut(TASK_ROWS * n).enumerate();
+                tasks.extend(chunks.map(|(i, out)| (source, i * TASK_ROWS, out)));
+            }
+        }
+        tasks.into_par_iter().try_for_each_init(Scratch::default, |scratch, (source, first, out)| {
+            source.multiply(self.isa, first, scratch, out)
+        })?;
+        let shapes = products.iter().map(|(m, x)| (m.rows, x.len() / m.cols));
+        Ok(transposed.into_iter().zip(shapes).map(|(out, (rows, n))| transpose(out, rows, n)).collect())
+    }
+
+    /// Pairs each matrix with its activations in the form it wants. Neighbours over the same rows
+    /// share a form where they can.
+    fn sources<'s>(&'s self, products: &[(Matrix, &'s [f32])]) -> Result<Vec<Source<'s>>> {
+        let over_same_rows: Vec<_> = products.chunk_by(|a, b| std::ptr::eq(a.1, b.1)).collect();
+        let sources: Vec<Vec<Source<'s>>> = over_same_rows
+            .into_par_iter()
+            .map(|products| {
+                let mut sources: Vec<Source<'s>> = Vec::with_capacity(products.len());
+                for (matrix, x) in products {
+                    let tensor = self.weights.tensor(*matrix);
+                    if !x.is_empty() {
+                        self.bytes.fetch_add(tensor.bytes.len() as u64, Ordering::Relaxed);
+                    }
+                    let source = match self.precision {
+                        Precision::F32 => Source::exact(tensor, x),
+                        Precision::Int8 => Source::rounded(tensor, x, self.isa, sources.last())?,
+                    };
+                    sources.push(source);
+                }
+                Ok(sources)
+            })
+            .collect::<Result<_>>()?;
+        Ok(sources.into_iter().flatten().collect())
+    }
+
+    /// Rows `ids` of a matrix: `[ids.len(), cols]`.
+    ///
+    /// # Errors
+    /// If the payload does not have the size of its shape.
+    pub fn gather(&self, matrix: Matrix, ids: &[u32]) -> Result<Vec<f32>> {
+        let tensor = self.weights.tensor(matrix);
+        let row_bytes = tensor.bytes.len() / matrix.rows;
+        self.bytes.fetch_add((row_bytes * ids.len()) as u64, Ordering::Relaxed);
+        let mut out = vec![0.0; ids.len() * matrix.cols];
+        for (&id, row) in ids.iter().zip(out.chunks_exact_mut(matrix.cols)) {
+            tensor.decode_rows(id as usize..id as usize + 1, row)?;
+        }
+        Ok(out)
+    }
+}
+
+/// `[rows, n]` to `[n, rows]`.
+fn transpose(from: Vec<f32>, rows: usize, n: usize) -> Vec<f32> {
+    if n <= 1 {
+        return from;
+    }
+    let mut out = vec![0.0; from.len()];
+    out.par_chunks_mut(TRANSPOSE_ROWS * rows).enumerate().for_each(|(task, out)| {
+        let first = task * TRANSPOSE_ROWS;
+        for (o, from) in from.chunks_exact(n).enumerate() {
+            for (r, row) in out.chunks_exact_mut(rows).enumerate() {
+                row[o] = from[first + r];
+            }
+        }
+    });
+    out
+}

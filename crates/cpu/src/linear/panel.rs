@@ -1,0 +1,260 @@
+//! A bound matrix as the kernels want it: views into the mapping, nothing copied.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use half::f16;
+use shamrock_cmf::{Encoding, Tensor, q4_tiled, q4tp, q8_2f, q8_row};
+use shamrock_model::{Error, Result};
+
+use super::operand::Columns;
+use crate::kernel::{BAND, GROUP, NibbleBand, PLANES, Planes};
+
+/// Bytes of a 4-bit group.
+const NIBBLES: usize = GROUP / 2;
+
+/// Weights of one matrix that integer kernels read in place.
+#[derive(Debug)]
+pub enum Panel<'a> {
+    /// 4-bit numbers with a scale per group.
+    Nibbles(Nibbles<'a>),
+    /// Bytes with a scale per row.
+    Bytes(Bytes<'a>),
+}
+
+/// 4-bit weights.
+#[derive(Debug)]
+pub enum Nibbles<'a> {
+    /// `q4tp`.
+    Ladder(q4tp::View<'a>),
+    /// `q4_tiled`.
+    Tiled(q4_tiled::View<'a>),
+}
+
+/// 8-bit weights.
+#[derive(Debug)]
+pub struct Bytes<'a> {
+    quants: &'a [u8],
+    rows: usize,
+    cols: usize,
+    /// Half-precision numbers, one per row.
+    scales: &'a [u8],
+    /// One per column, for the activations.
+    factors: Option<Vec<f32>>,
+}
+
+impl<'a> Panel<'a> {
+    /// The integers of a tensor; `None` if it is stored as floats.
+    ///
+    /// # Errors
+    /// If the payload does not have the size of its shape.
+    pub fn new(tensor: &Tensor<'a>) -> Result<Option<Self>> {
+        let (bytes, rows, cols) = (tensor.bytes, tensor.rows(), tensor.cols());
+        let container = |e| Error::Container(shamrock_cmf::Error::from(e));
+        Ok(Some(match tensor.encoding {
+            Encoding::F32 | Encoding::F16 | Encoding::Bf16 => return Ok(None),
+            Encoding::Q4tp => {
+                Panel::Nibbles(Nibbles::Ladder(q4tp::View::new(bytes, rows, cols).map_err(container)?))
+            }
+            Encoding::Q4Tiled => {
+                Panel::Nibbles(Nibbles::Tiled(q4_tiled::View::new(bytes, rows, cols).map_err(container)?))
+            }
+            Encoding::Q8Row => {
+                let view = q8_row::View::new(bytes, rows, cols).map_err(container)?;
+                Panel::Bytes(Bytes { quants: view.quants, rows, cols, scales: view.scales, factors: None })
+            }
+            Encoding::Q8TwoField => {
+                let view = q8_2f::View::new(bytes, rows, cols).map_err(container)?;
+                let factors = Some(view.col_scales());
+                Panel::Bytes(Bytes { quants: view.quants, rows, cols, scales: view.row_scales, factors })
+            }
+        }))
+    }
+
+    /// How activations must be ordered.
+    pub fn columns(&self) -> Columns {
+        match self {
+            Panel::Nibbles(_) => Columns::EvenOdd,
+            Panel::Bytes(_) => Columns::Natural,
+        }
+    }
+
+    /// What activation columns are to be multiplied with first.
+    pub fn factors(&self) -> Option<&[f32]> {
+        match self {
+            Panel::Nibbles(_) => None,
+            Panel::Bytes(bytes) => bytes.factors.as_deref(),
+        }
+    }
+
+    /// How this panel unpacks.
+    pub fn planes(&self) -> Planes {
+        match self {
+            Panel::Nibbles(_) => Planes::Single,
+            Panel::Bytes(_) => Planes::Pair,
+        }
+    }
+
+    /// Scales of the band that starts at row `first`, into `[groups][band row]`. Rows past the end
+    /// repeat the last.
+    pub fn band_scales(&self, first: usize, out: &mut [[f32; BAND]]) {
+        match self {
+            Panel::Nibbles(Nibbles::Ladder(view)) => ladder_scales(view, first, out),
+            Panel::Nibbles(Nibbles::Tiled(view)) => {
+                let rows: [_; BAND] = std::array::from_fn(|r| view.row((first + r).min(view.rows() - 1)));
+                for (g, out) in out.iter_mut().enumerate() {
+                    *out = rows.map(|row| half(&row[g][..2]));
+                }
+            }
+            Panel::Bytes(bytes) => out.fill(bytes.row_scales(first)),
+        }
+    }
+
+    /// Unpacks groups `groups` of `planes().rows()` rows from `first` on into nibble planes. Rows
+    /// past the end repeat the last.
+    #[inline(always)]
+    pub fn unpack(&self, first: usize, groups: Range<usize>, planes: &mut [&mut [[u8; GROUP]]; PLANES]) {
+        match self {
+            Panel::Nibbles(nibbles) => {
+                for (p, plane) in planes.iter_mut().enumerate() {
+                    let (row, stride) = nibbles.row(first + p);
+                    for (out, g) in plane.iter_mut().zip(groups.clone()) {
+                        let bytes = &row[g * stride..][..NIBBLES];
+                        let (low, high) = out.split_at_mut(NIBBLES);
+                        for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+                            (*low, *high) = (byte & 15, byte >> 4);
+                        }
+                    }
+                }
+            }
+            Panel::Bytes(bytes) => {
+                let (pairs, _) = planes.as_chunks_mut::<2>();
+                for (r, [high, low]) in pairs.iter_mut().enumerate() {
+                    let row = bytes.row(first + r);
+                    for ((high, low), g) in high.iter_mut().zip(low.iter_mut()).zip(groups.clone()) {
+                        let here = &row[g * GROUP..bytes.cols.min((g + 1) * GROUP)];
+                        if let Ok(here) = <&[u8; GROUP]>::try_from(here) {
+                            split_bytes(here, high, low);
+                        } else {
+                            // Activations past the last column are zero: any weight will do.
+                            let mut padded = [0; GROUP];
+                            padded[..here.len()].copy_from_slice(here);
+                            split_bytes(&padded, high, low);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Two's-complement bytes, offset by 128, as their high and low nibbles.
+#[inline(always)]
+fn split_bytes(bytes: &[u8; GROUP], high: &mut [u8; GROUP], low: &mut [u8; GROUP]) {
+    for ((high, low), byte) in high.iter_mut().zip(low).zip(bytes) {
+        (*high, *low) = ((byte ^ 128) >> 4, byte & 15);
+    }
+}
+
+impl<'a> Nibbles<'a> {
+    /// Bytes of a row from its first group on, and the distance of groups. Rows past the end repeat
+    /// the last.
+    fn row(&self, row: usize) -> (&'a [u8], usize) {
+        match self {
+            Nibbles::Ladder(view) => (view.row(row.min(view.rows() - 1)).as_flattened(), NIBBLES),
+            Nibbles::Tiled(view) => (&view.row(row.min(view.rows() - 1)).as_flattened()[2..], NIBBLES + 2),
+        }
+    }
+
+    /// The band that starts at row `first`.
+    pub fn band(&self, first: usize) -> NibbleBand<'a> {
+        let rows = std::array::from_fn(|r| self.row(first + r).0);
+        NibbleBand { rows, stride: self.row(first).1 }
+    }
+}
+
+impl<'a> Bytes<'a> {
+    fn row(&self, row: usize) -> &'a [u8] {
+        &self.quants[row.min(self.rows - 1) * self.cols..][..self.cols]
+    }
+
+    /// The band that starts at row `first`.
+    pub fn band(&self, first: usize) -> [&'a [u8]; BAND] {
+        std::array::from_fn(|r| self.row(first + r))
+    }
+
+    /// Scales of the band that starts at row `first`.
+    pub fn row_scales(&self, first: usize) -> [f32; BAND] {
+        std::array::from_fn(|r| half(&self.scales[2 * (first + r).min(self.rows - 1)..]))
+    }
+}
+
+fn half(bytes: &[u8]) -> f32 {
+    f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
+}
+
+/// [`q4tp::View::scales`] for eight rows at once: the ladders' products run side by side, and their
+/// powers come from a table.
+fn ladder_scales(view: &q4tp::View<'_>, first: usize, out: &mut [[f32; BAND]]) {
+    const CODE_BITS: usize = 5;
+    let rows: [usize; BAND] = std::array::from_fn(|r| (first + r).min(view.rows() - 1));
+    let power = |row: usize, at: usize| {
+        let bytes = &view.params[row][at..];
+        powers()[usize::from(u16::from_le_bytes([bytes[0], bytes[1]]))]
+    };
+    let ratio = rows.map(|row| power(row, 2));
+    let mut rung = rows.map(|row| power(row, 0));
+    let ladder: [[f32; BAND]; q4tp::RUNGS] = std::array::from_fn(|_| {
+        let this = rung;
+        for (rung, ratio) in rung.iter_mut().zip(ratio) {
+            *rung *= ratio;
+        }
+        this
+    });
+    let codes = rows.map(|row| view.row_codes(row));
+    for (octet, out) in out.chunks_mut(8).enumerate() {
+        let mut words = codes.map(|codes| {
+            let bytes = &codes[octet * CODE_BITS..];
+            let mut word = [0; 8];
+            let here = bytes.len().min(CODE_BITS);
+            word[..here].copy_from_slice(&bytes[..here]);
+            u64::from_le_bytes(word)
+        });
+        for out in out {
+            for (r, word) in words.iter_mut().enumerate() {
+                out[r] = ladder[*word as usize % q4tp::RUNGS][r];
+                *word >>= CODE_BITS;
+            }
+        }
+    }
+}
+
+/// `exp2` of every half-precision number, by bits.
+fn powers() -> &'static [f32] {
+    static POWERS: OnceLock<Vec<f32>> = OnceLock::new();
+    POWERS.get_or_init(|| {
+        (0..=u16::MAX).map(|bits| f64::from(f16::from_bits(bits).to_f32()).exp2() as f32).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn band_scales_are_those_of_the_format() {
+        let (rows, cols) = (11, 32 * 13);
+        let values: Vec<f32> = (0..rows * cols).map(|i| (i as f32 * 0.37).sin() * (i % 97) as f32).collect();
+        let payload = shamrock_cmf::encode(Encoding::Q4tp, rows, cols, &values).unwrap();
+        let view = q4tp::View::new(&payload, rows, cols).unwrap();
+        let mut want = vec![0.0; 13];
+        for first in [0, 8] {
+            let mut band = vec![[0.0; BAND]; 13];
+            ladder_scales(&view, first, &mut band);
+            for r in 0..BAND {
+                view.scales((first + r).min(rows - 1), &mut want);
+                assert!(band.iter().zip(&want).all(|(band, want)| band[r] == *want));
+            }
+        }
+    }
+}

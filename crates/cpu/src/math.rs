@@ -1,0 +1,198 @@
+//! Small operators over rows.
+//!
+//! Loops are written so that the compiler vectorises them inside [`Isa::run`](crate::kernel::Isa::run);
+//! none depends on the width, so every instruction set gives the same bits.
+
+use rayon::prelude::*;
+
+use crate::kernel::Isa;
+
+/// Rows that make a task of the elementwise operators.
+const ROWS_PER_TASK: usize = 4;
+
+/// `x / rms(x) ⊙ (1 + w)` for every row of `x` `[rows, w.len()]`.
+pub(crate) fn norm_1p(isa: Isa, x: &[f32], w: &[f32], eps: f32) -> Vec<f32> {
+    let mut out = vec![0.0; x.len()];
+    out.par_chunks_mut(w.len()).zip(x.par_chunks(w.len())).with_min_len(ROWS_PER_TASK).for_each(
+        |(out, x)| {
+            isa.run(|| {
+                let scale = inverse_rms(x, eps);
+                for ((o, v), w) in out.iter_mut().zip(x).zip(w) {
+                    *o = v * (scale * (1.0 + w));
+                }
+            });
+        },
+    );
+    out
+}
+
+/// The same for one short row in place.
+#[inline(always)]
+pub(crate) fn norm_1p_in_place(x: &mut [f32], w: &[f32], eps: f32) {
+    let scale = inverse_rms(x, eps);
+    for (v, w) in x.iter_mut().zip(w) {
+        *v *= scale * (1.0 + w);
+    }
+}
+
+/// `1 / sqrt(mean(x²) + ε)`.
+#[inline(always)]
+pub(crate) fn inverse_rms(x: &[f32], eps: f32) -> f32 {
+    1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt()
+}
+
+/// Scales `x` to unit length: `x / sqrt(Σx² + 1e-6)`. The 1e-6 is part of the model.
+#[inline(always)]
+pub(crate) fn l2_unit(x: &mut [f32]) {
+    let scale = 1.0 / (dot(x, x) + 1e-6).sqrt();
+    x.iter_mut().for_each(|v| *v *= scale);
+}
+
+/// Inner product in a fixed order: sixteen running sums.
+#[inline(always)]
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    const LANES: usize = 16;
+    let mut sums = [0.0f32; LANES];
+    let (a_body, a_tail) = a.as_chunks::<LANES>();
+    let (b_body, b_tail) = b.as_chunks::<LANES>();
+    for (a, b) in a_body.iter().zip(b_body) {
+        for i in 0..LANES {
+            sums[i] += a[i] * b[i];
+        }
+    }
+    let tail: f32 = a_tail.iter().zip(b_tail).map(|(a, b)| a * b).sum();
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            sums[i] += sums[i + width];
+        }
+        width /= 2;
+    }
+    sums[0] + tail
+}
+
+/// `out += scale · x`.
+#[inline(always)]
+pub(crate) fn add_scaled(out: &mut [f32], x: &[f32], scale: f32) {
+    for (o, x) in out.iter_mut().zip(x) {
+        *o += scale * x;
+    }
+}
+
+/// Logistic function.
+#[inline(always)]
+pub(crate) fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// `x σ(x)`.
+#[inline(always)]
+pub(crate) fn silu(x: f32) -> f32 {
+    x * sigmoid(x)
+}
+
+/// `ln(1 + eˣ)` without overflow.
+pub(crate) fn softplus(x: f32) -> f32 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
+
+/// Softmax in place, shifted by the maximum; the sum runs in element order.
+#[inline(always)]
+pub(crate) fn softmax(row: &mut [f32]) {
+    let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    for x in row.iter_mut() {
+        *x = exp(*x - max);
+    }
+    let inverse = 1.0 / row.iter().sum::<f32>();
+    for x in row.iter_mut() {
+        *x *= inverse;
+    }
+}
+
+/// `eˣ` within 2 units in the last place, in operations that vectorise. Below −87 it stays at the
+/// smallest normal numbers, above 88 at the largest; NaN stays NaN.
+#[inline(always)]
+pub(crate) fn exp(x: f32) -> f32 {
+    /// 1.5 · 2²³: adding it leaves the integer nearest to a small number in the low bits.
+    const SHIFT: f32 = 12_582_912.0;
+    /// ln 2 in two parts, the first short enough that its products with whole numbers are exact.
+    const LN2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
+    let x = if x < -87.0 { -87.0 } else { x };
+    let x = if x > 88.0 { 88.0 } else { x };
+    let shifted = x * std::f32::consts::LOG2_E + SHIFT;
+    let whole = shifted - SHIFT;
+    let r = (x - whole * LN2[0]) - whole * LN2[1];
+    // Taylor to the seventh power: below 1e-8 relative over |r| ≤ ln 2 / 2.
+    let series = 1.0 / 5040.0;
+    let series = series * r + 1.0 / 720.0;
+    let series = series * r + 1.0 / 120.0;
+    let series = series * r + 1.0 / 24.0;
+    let series = series * r + 1.0 / 6.0;
+    let series = series * r + 0.5;
+    let series = (series * r) * r + r + 1.0;
+    let exponent = shifted.to_bits().wrapping_sub(SHIFT.to_bits()).wrapping_add(127) << 23;
+    series * f32::from_bits(exponent)
+}
+
+/// Cosines and sines of a pass's positions, `[rows, rotary_dim / 2]` each.
+pub(crate) struct Rotations {
+    half: usize,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+}
+
+impl Rotations {
+    /// For rows at `positions`: angle `position · θ^(−2i/rotary_dim)` of pair `i`.
+    pub(crate) fn new(positions: &[usize], rotary_dim: usize, theta: f64) -> Self {
+        let half = rotary_dim / 2;
+        let frequencies: Vec<f64> =
+            (0..half).map(|i| theta.powf(-2.0 * i as f64 / rotary_dim as f64)).collect();
+        let angles = || positions.iter().flat_map(|&p| frequencies.iter().map(move |f| p as f64 * f));
+        Rotations {
+            half,
+            cos: angles().map(|a| a.cos() as f32).collect(),
+            sin: angles().map(|a| a.sin() as f32).collect(),
+        }
+    }
+
+    /// Rotates the pairs `(i, i + rotary_dim/2)` of one head of row `row` in place.
+    #[inline(always)]
+    pub(crate) fn apply(&self, row: usize, head: &mut [f32]) {
+        let at = row * self.half..(row + 1) * self.half;
+        let (low, high) = head.split_at_mut(self.half);
+        for (((a, b), cos), sin) in low.iter_mut().zip(high).zip(&self.cos[at.clone()]).zip(&self.sin[at]) {
+            (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_within_two_units_in_the_last_place() {
+        let mut worst = 0.0f64;
+        for i in -87_000..88_000 {
+            let x = i as f32 / 1000.0 + 0.000_37;
+            let exact = f64::from(x).exp();
+            let ulp = f64::from((exact as f32).next_up()) - f64::from(exact as f32);
+            worst = worst.max((f64::from(exp(x)) - exact).abs() / ulp);
+        }
+        assert!(worst <= 2.0, "{worst} ulp");
+        assert!(exp(f32::NAN).is_nan());
+        assert!(exp(f32::NEG_INFINITY) < 2e-38 && exp(f32::INFINITY) > 1e38);
+        assert_eq!(exp(0.0), 1.0);
+    }
+
+    #[test]
+    fn rotations_turn_pairs_by_the_position() {
+        let mut head = [1.0, 0.0, 0.0, 1.0, 9.0];
+        Rotations::new(&[0, 1], 4, 10000.0).apply(1, &mut head);
+        let (s, c) = 0.01f64.sin_cos();
+        let expected = [1f64.cos() as f32, -s as f32, 1f64.sin() as f32, c as f32, 9.0];
+        for (got, want) in head.iter().zip(expected) {
+            assert!((got - want).abs() < 1e-7); // one rounding
+        }
+    }
+}

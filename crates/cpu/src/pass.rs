@@ -1,0 +1,209 @@
+//! One pass: all rows of all steps through the layers together.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use shamrock_model::executor::StepOutput;
+use shamrock_model::weights::MixerWeights;
+use shamrock_model::{Error, LayerState, ModelFile, Part, Pass, PassStats, Result, Score, SeqId, Step};
+
+use crate::executor::{Sequence, Undo};
+use crate::gdn::Taps;
+use crate::kernel::Isa;
+use crate::linear::Linear;
+use crate::math::{Rotations, add_scaled, norm_1p};
+use crate::{Precision, attention, gdn, head, moe};
+
+/// What a pass needs beside the sequences.
+pub(crate) struct Engine {
+    pub(crate) model: ModelFile,
+    pub(crate) precision: Precision,
+    pub(crate) isa: Isa,
+    /// One per layer; `None` for full attention.
+    pub(crate) taps: Vec<Option<Taps>>,
+}
+
+/// The rows of one part of one step.
+pub(crate) struct Rows<'a> {
+    step: usize,
+    pub(crate) part: Part,
+    seq: SeqId,
+    ids: &'a [u32],
+    score: &'a Score<'a>,
+    /// Position of the first row.
+    position: usize,
+    keep_undo: bool,
+    /// Places in the pass.
+    pub(crate) rows: Range<usize>,
+}
+
+/// Time per stage, in the order they first ran.
+#[derive(Default)]
+struct Clock {
+    stages: Vec<(&'static str, Duration)>,
+}
+
+impl Clock {
+    fn time<T>(&mut self, stage: &'static str, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = work();
+        let time = start.elapsed();
+        match self.stages.iter_mut().find(|(name, _)| *name == stage) {
+            Some((_, total)) => *total += time,
+            None => self.stages.push((stage, time)),
+        }
+        result
+    }
+}
+
+impl Engine {
+    pub(crate) fn new(model: ModelFile, precision: Precision) -> Self {
+        let layers = model.weights.layers.iter();
+        let taps = layers.map(|layer| match &layer.mixer {
+            MixerWeights::Linear(w) => Some(Taps::new(&model.config.gdn, w)),
+            MixerWeights::Full(_) => None,
+        });
+        let taps = taps.collect();
+        Engine { model, precision, isa: Isa::detect(), taps }
+    }
+
+    /// All layers over all parts. The caller has checked the steps.
+    pub(crate) fn run(&self, sequences: &mut BTreeMap<SeqId, Sequence>, steps: &[Step<'_>]) -> Result<Pass> {
+        let start = Instant::now();
+        let (config, weights) = (&self.model.config, &*self.model.weights);
+        let linear = Linear::new(weights, self.precision, self.isa);
+        let mut clock = Clock::default();
+        let parts = parts(sequences, steps)?;
+        let ids: Vec<u32> = parts.iter().flat_map(|p| p.ids).copied().collect();
+        let positions: Vec<usize> = parts.iter().flat_map(|p| p.position..p.position + p.ids.len()).collect();
+        let rotations = Rotations::new(&positions, config.attention.rotary_dim, config.attention.rope_theta);
+        let mut hidden = clock.time("embed", || linear.gather(weights.embed, &ids))?;
+        let (mut routing, mut distinct) = (Duration::ZERO, 0);
+        for (i, w) in weights.layers.iter().enumerate() {
+            let stage = if matches!(w.mixer, MixerWeights::Full(_)) { "attention" } else { "gdn" };
+            clock.time(stage, || -> Result<()> {
+                let x = norm_1p(self.isa, &hidden, &w.input_norm, config.norm_eps);
+                let mixed = self.mix(&linear, i, &x, &parts, &rotations, sequences)?;
+                add_scaled(&mut hidden, &mixed, 1.0);
+                Ok(())
+            })?;
+            let y = norm_1p(self.isa, &hidden, &w.post_norm, config.norm_eps);
+            let plan = clock.time("router", || moe::Plan::new(&linear, config, &w.moe, &y, &parts))?;
+            routing += plan.time;
+            distinct += plan.distinct() as u64;
+            clock.time("moe", || moe::experts(&linear, &w.moe, &y, &plan, &mut hidden))?;
+        }
+        let outputs = clock.time("head", || self.score(&linear, &hidden, &parts, steps.len()))?;
+        let stats = PassStats {
+            device: start.elapsed(),
+            routing,
+            weight_bytes: linear.bytes_read(),
+            distinct_experts: distinct,
+            stages: clock.stages,
+            ..PassStats::default()
+        };
+        Ok(Pass { outputs, stats })
+    }
+
+    /// One layer's mixer over all parts; commits advance the layer's state.
+    fn mix(
+        &self,
+        linear: &Linear<'_>,
+        layer: usize,
+        x: &[f32],
+        parts: &[Rows<'_>],
+        rotations: &Rotations,
+        sequences: &mut BTreeMap<SeqId, Sequence>,
+    ) -> Result<Vec<f32>> {
+        let config = &self.model.config;
+        let wrong_kind = || Error::State(format!("layer {layer} is of another kind than its weights"));
+        match (&self.model.weights.layers[layer].mixer, &self.taps[layer]) {
+            (MixerWeights::Full(w), _) => {
+                let mut mixer = attention::Mixer::new(linear, config, w, x, rotations)?;
+                for part in parts {
+                    let sequence = sequences.get_mut(&part.seq).ok_or(Error::UnknownSequence(part.seq))?;
+                    let LayerState::Kv { k, v } = &mut sequence.state.layers[layer] else {
+                        return Err(wrong_kind());
+                    };
+                    mixer.mix(part.rows.clone(), part.part, k, v);
+                    sequence.keep(part.keep_undo, None);
+                }
+                mixer.finish(linear)
+            }
+            (MixerWeights::Linear(w), Some(taps)) => {
+                let mut mixer = gdn::Mixer::new(linear, config, w, taps, x)?;
+                for part in parts {
+                    let sequence = sequences.get_mut(&part.seq).ok_or(Error::UnknownSequence(part.seq))?;
+                    let LayerState::Gdn { ring, memory } = &mut sequence.state.layers[layer] else {
+                        return Err(wrong_kind());
+                    };
+                    match part.part {
+                        Part::Commit => {
+                            let undo = mixer.commit(part.rows.clone(), ring, memory, part.keep_undo);
+                            sequence.keep(part.keep_undo, undo);
+                        }
+                        Part::Preview => mixer.preview(part.rows.clone(), ring, memory)?,
+                    }
+                }
+                mixer.finish(linear)
+            }
+            (MixerWeights::Linear(_), None) => Err(wrong_kind()),
+        }
+    }
+
+    /// Norm, head and picks for the rows that are wanted.
+    fn score(
+        &self,
+        linear: &Linear<'_>,
+        hidden: &[f32],
+        parts: &[Rows<'_>],
+        steps: usize,
+    ) -> Result<Vec<StepOutput>> {
+        let (config, weights) = (&self.model.config, &*self.model.weights);
+        let width = config.hidden_size;
+        let wanted: Vec<f32> = parts
+            .iter()
+            .flat_map(|part| part.score.rows().iter().map(|r| part.rows.start + r))
+            .flat_map(|row| &hidden[row * width..(row + 1) * width])
+            .copied()
+            .collect();
+        let normed = norm_1p(self.isa, &wanted, &weights.norm, config.norm_eps);
+        let scores: Vec<&Score<'_>> = parts.iter().map(|part| part.score).collect();
+        let scored = head::score(linear, weights.head, &normed, &scores)?;
+        let mut outputs = vec![StepOutput::default(); steps];
+        for (part, scored) in parts.iter().zip(scored) {
+            let output = &mut outputs[part.step];
+            match part.part {
+                Part::Commit => output.commit = scored,
+                Part::Preview => output.preview = scored,
+            }
+        }
+        Ok(outputs)
+    }
+}
+
+/// The non-empty parts in the order they run: a step's commit before its preview.
+fn parts<'a>(sequences: &mut BTreeMap<SeqId, Sequence>, steps: &'a [Step<'a>]) -> Result<Vec<Rows<'a>>> {
+    let mut parts = Vec::new();
+    let mut at = 0;
+    for (i, step) in steps.iter().enumerate() {
+        let sequence = sequences.get_mut(&step.seq).ok_or(Error::UnknownSequence(step.seq))?;
+        let from = sequence.state.len;
+        if step.rewindable {
+            sequence.undo = Some(Undo { from, layers: Vec::new() });
+        }
+        for (part, ids, score, position) in [
+            (Part::Commit, step.commit, &step.commit_score, from),
+            (Part::Preview, step.preview, &step.preview_score, from + step.commit.len()),
+        ] {
+            if !ids.is_empty() {
+                let keep_undo = step.rewindable && part == Part::Commit;
+                let rows = at..at + ids.len();
+                at = rows.end;
+                parts.push(Rows { step: i, part, seq: step.seq, ids, score, position, keep_undo, rows });
+            }
+        }
+    }
+    Ok(parts)
+}
