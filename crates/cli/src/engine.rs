@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use shamrock_cpu::{CpuExecutor, CpuOptions, Precision};
 use shamrock_model::reference::{ReferenceExecutor, ReferenceOptions};
 use shamrock_model::{Executor, ModelFile};
 use shamrock_text::{ChatTemplate, Message, ReasoningTags, RenderOptions, Tokenizer};
@@ -13,8 +14,19 @@ use shamrock_text::{ChatTemplate, Message, ReasoningTags, RenderOptions, Tokeniz
 pub enum Backend {
     /// The fastest one this machine can run.
     Auto,
+    /// The fast CPU executor.
+    Cpu,
     /// The plain f32 executor that defines the numbers.
     Reference,
+}
+
+/// Arithmetic of quantised matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Arithmetic {
+    /// Inputs rounded to 8-bit integers: fast.
+    Int8,
+    /// Inputs as they are: exact.
+    F32,
 }
 
 /// Flags of every command that runs a model.
@@ -23,6 +35,9 @@ pub struct EngineArgs {
     /// Where passes run
     #[arg(long, value_enum, default_value = "auto", help_heading = "Engine")]
     pub backend: Backend,
+    /// Arithmetic of quantised matrices; the reference always computes in f32
+    #[arg(long, value_enum, default_value = "int8", help_heading = "Engine")]
+    pub precision: Arithmetic,
     /// Worker threads [default: one per core]
     #[arg(long, value_name = "N", help_heading = "Engine", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
@@ -38,13 +53,19 @@ impl EngineArgs {
         if let Some(ctx) = self.ctx.filter(|&ctx| ctx as usize > limit) {
             bail!("--ctx {ctx}: the model was made for at most {limit} positions");
         }
-        let options = ReferenceOptions {
-            max_context: self.ctx.map(|ctx| ctx as usize),
-            threads: self.threads.map(usize::from),
-        };
-        match self.backend {
-            Backend::Auto | Backend::Reference => Ok(Box::new(ReferenceExecutor::new(model, options)?)),
-        }
+        let (max_context, threads) = (self.ctx.map(|ctx| ctx as usize), self.threads.map(usize::from));
+        Ok(match self.backend {
+            Backend::Auto | Backend::Cpu => {
+                let precision = match self.precision {
+                    Arithmetic::Int8 => Precision::Int8,
+                    Arithmetic::F32 => Precision::F32,
+                };
+                Box::new(CpuExecutor::new(model, CpuOptions { max_context, threads, precision })?)
+            }
+            Backend::Reference => {
+                Box::new(ReferenceExecutor::new(model, ReferenceOptions { max_context, threads })?)
+            }
+        })
     }
 }
 

@@ -53,10 +53,10 @@ pub struct GenerationArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Subtracted from logits of tokens already in the answer [default: the model's]
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
     presence_penalty: Option<f32>,
     /// Subtracted per occurrence in the answer [default: the model's]
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
     frequency_penalty: Option<f32>,
     /// Divides logits of tokens already in the answer [default: the model's]
     #[arg(long, value_name = "X")]
@@ -251,9 +251,12 @@ impl Answer {
         if stats.cached_tokens > 0 {
             line += &format!(", {} of {} prompt tokens cached", stats.cached_tokens, stats.prompt_tokens);
         }
-        if self.finish() != "stop" {
-            line += &format!(", ended by {}", self.finish());
-        }
+        line += match self.finish() {
+            "length" => ", ended at the token limit",
+            "context" => ", ended by a full context",
+            "interrupted" => ", interrupted",
+            _ => "",
+        };
         line
     }
 }

@@ -3,6 +3,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A byte-counting progress bar on standard error; silent when that is not a terminal.
@@ -38,15 +39,26 @@ pub fn bytes(n: u64) -> String {
 
 /// Writes to standard output and flushes; a reader that has gone away is an [`io::Error`] of kind
 /// `BrokenPipe`, which `main` treats as a quiet end.
-pub fn print(text: &str) -> io::Result<()> {
+pub fn print(text: impl AsRef<[u8]>) -> Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
+    out.write_all(text.as_ref()).and_then(|()| out.flush()).context("writing to standard output")
 }
 
 /// [`print`] with a line end.
-pub fn println(text: &str) -> io::Result<()> {
-    print(&format!("{text}\n"))
+pub fn println(text: &str) -> Result<()> {
+    print(format!("{text}\n"))
+}
+
+/// Writes to standard error what nobody may be there to read: unlike `eprint!`, a standard error
+/// that is closed or full is no reason to stop.
+pub fn note(text: &str) {
+    let mut err = io::stderr().lock();
+    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+}
+
+/// [`note`] with a line end.
+pub fn noteln(text: &str) {
+    note(&format!("{text}\n"));
 }
 
 #[cfg(test)]

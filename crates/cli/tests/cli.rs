@@ -90,7 +90,9 @@ fn an_answer_has_the_tokens_of_the_oracle() {
     let plain = cases.iter().find(neutral).expect("a run without penalties and ramps");
     let trace = tempfile::NamedTempFile::new().unwrap();
     let mut args: Vec<String> =
-        ["run", &model, "--raw", "--json", "-p", prompt, "--mode", "causal"].map(str::to_owned).to_vec();
+        ["run", &model, "--raw", "--json", "-p", prompt, "--mode", "causal", "--precision", "f32"]
+            .map(str::to_owned)
+            .to_vec();
     args.extend(["-n".into(), plain["max_tokens"].to_string()]);
     args.extend(["--trace".into(), trace.path().display().to_string()]);
     let answer = parsed(&ok(&args.iter().map(String::as_str).collect::<Vec<_>>()));
@@ -130,7 +132,17 @@ fn a_synthetic_model_measures_and_scores() {
     let model = dir.path().join("tiny.cmf").display().to_string();
     ok(&["synth", &model, "--geometry", "tiny", "--seed", "7"]);
     let bench = ok(&[
-        "bench", &model, "--json", "--rows", "1,8", "--commit", "5", "--context", "0,3", "--repeat", "1",
+        "bench",
+        &model,
+        "--json",
+        "--rows",
+        "1,8",
+        "--commit",
+        "5",
+        "--context",
+        "0,3",
+        "--repeat",
+        "1",
     ]);
     let works: Vec<Value> = bench.lines().map(parsed).collect();
     assert_eq!(works.len(), 8);
@@ -153,7 +165,10 @@ fn a_synthetic_model_measures_and_scores() {
 
     let trunk = dir.path().join("trunk.cmf").display().to_string();
     ok(&["synth", &trunk, "--geometry", "tiny", "--trunk"]);
-    assert_eq!(parsed(&ok(&["run", &trunk, "-p", "x", "-n", "3", "--ignore-eos", "--json"]))["mode"], "causal");
+    assert_eq!(
+        parsed(&ok(&["run", &trunk, "-p", "x", "-n", "3", "--ignore-eos", "--json"]))["mode"],
+        "causal"
+    );
     assert!(err(&["run", &trunk, "-p", "x", "--mode", "denoise"]).contains("block-diffusion"));
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use serde_json::json;
 use shamrock_model::{Controls, Executor, PassStats, Score, SeqId, Shaping, Step};
@@ -17,14 +17,14 @@ pub struct BenchArgs {
     /// Model file [default: models/clover-nano.cmf]
     model: Option<PathBuf>,
     /// Rows of the previews
-    #[arg(long, value_delimiter = ',', value_name = "N,N", default_value = "1,8,32")]
-    rows: Vec<usize>,
+    #[arg(long, value_delimiter = ',', value_name = "N,N", default_value = "1,8,32", value_parser = clap::value_parser!(u32).range(1..))]
+    rows: Vec<u32>,
     /// Lengths of the commits
-    #[arg(long, value_delimiter = ',', value_name = "N,N", default_value = "32,256")]
-    commit: Vec<usize>,
+    #[arg(long, value_delimiter = ',', value_name = "N,N", default_value = "32,256", value_parser = clap::value_parser!(u32).range(1..))]
+    commit: Vec<u32>,
     /// Committed rows before each measurement
     #[arg(long, value_delimiter = ',', value_name = "N,N", default_value = "0")]
-    context: Vec<usize>,
+    context: Vec<u32>,
     /// Timed runs of each; the median counts
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
@@ -58,25 +58,43 @@ struct Measured {
 pub fn run(args: BenchArgs) -> Result<()> {
     let path = engine::path_or_default(args.model.clone())?;
     let mut executor = args.engine.executor(engine::open(&path)?)?;
+    let works = works(&args, executor.config().block.is_some());
+    let (longest, limit) = (works.iter().map(|w| w.context + w.rows).max(), executor.limits().max_context);
+    ensure!(
+        longest <= Some(limit),
+        "--context and the rows after it come to {}, but the context holds {limit} positions",
+        longest.unwrap_or_default()
+    );
     if !args.json {
         println(&format!("{} on {}\n{}", path.display(), executor.backend(), Measured::HEADING))?;
     }
-    for &context in &args.context {
-        let mut works = vec![Work { name: "decode", rows: 1, context }];
-        if executor.config().block.is_some() {
-            works.extend(args.rows.iter().map(|&rows| Work { name: "preview", rows, context }));
-        }
-        works.extend(args.commit.iter().map(|&rows| Work { name: "commit", rows, context }));
+    for works in works.chunk_by(|a, b| a.context == b.context) {
         let seq = executor.open()?;
-        let prefix = token_ids(&*executor, context);
+        let prefix = token_ids(&*executor, works[0].context);
         commit(&mut *executor, seq, &prefix)?;
         for work in works {
-            let measured = measure(&mut *executor, seq, work, &args)?;
+            let measured = measure(&mut *executor, seq, *work, &args)?;
             println(&if args.json { measured.json() } else { measured.row() })?;
         }
         executor.close(seq);
     }
     Ok(())
+}
+
+/// All that is asked for, context by context.
+fn works(args: &BenchArgs, previews: bool) -> Vec<Work> {
+    let mut works = Vec::new();
+    for context in args.context.iter().map(|&n| n as usize) {
+        let mut add = |name, rows: &[u32]| {
+            works.extend(rows.iter().map(|&n| Work { name, rows: n as usize, context }));
+        };
+        add("decode", &[1]);
+        if previews {
+            add("preview", &args.rows);
+        }
+        add("commit", &args.commit);
+    }
+    works
 }
 
 /// Medians of a work's runs, each from the same committed state.
@@ -85,13 +103,13 @@ fn measure(executor: &mut dyn Executor, seq: SeqId, work: Work, args: &BenchArgs
     let start = executor.snapshot(seq)?;
     let mut times = Vec::new();
     let mut stats = PassStats::default();
-    for run in 0..args.warmup + args.repeat {
+    for run in 0..u64::from(args.warmup) + u64::from(args.repeat) {
         let clock = Instant::now();
         stats = match work.name {
             "preview" => preview(executor, seq, work.rows)?,
             _ => commit(executor, seq, &ids)?,
         };
-        if run >= args.warmup {
+        if run >= u64::from(args.warmup) {
             times.push(clock.elapsed());
         }
         executor.restore(start, seq)?;

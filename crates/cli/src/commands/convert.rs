@@ -7,7 +7,7 @@ use clap::Args;
 use shamrock_cmf::Encoding;
 use shamrock_convert::{Progress, Recipe, Report};
 
-use crate::output::{byte_bar, bytes, println};
+use crate::output::{byte_bar, bytes, noteln, println};
 
 /// Encodings of the large matrices.
 #[derive(Args, Clone, Copy, Debug)]
@@ -63,7 +63,7 @@ pub fn with_bar(
 /// Says what was made; warnings go to standard error.
 pub fn tell(out: &std::path::Path, report: &Report) -> Result<()> {
     for warning in &report.warnings {
-        eprintln!("warning: {warning}");
+        noteln(&format!("warning: {warning}"));
     }
     let mut line = format!("{}: {} tensors, {}", out.display(), report.tensors, bytes(report.file_bytes));
     if report.copied > 0 {
@@ -72,5 +72,5 @@ pub fn tell(out: &std::path::Path, report: &Report) -> Result<()> {
     if report.skipped > 0 {
         line += &format!(", {} of the source not needed", report.skipped);
     }
-    Ok(println(&line)?)
+    println(&line)
 }

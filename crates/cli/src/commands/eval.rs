@@ -189,7 +189,7 @@ fn report(skills: &BTreeMap<&str, Tally>, as_json: bool) -> Result<()> {
             "tokens": total.tokens,
             "skills": by_skill,
         });
-        return Ok(println(&object.to_string())?);
+        return println(&object.to_string());
     }
     println("skill                  tasks  right  tokens/pass  passes/block   tok/s")?;
     for (skill, tally) in skills.iter().map(|(s, t)| (*s, t)).chain([("all", &total)]) {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -46,7 +45,7 @@ pub fn run(args: InfoArgs) -> Result<()> {
     let path = engine::path_or_default(args.model)?;
     let model = engine::open(&path)?;
     if args.tokenizer {
-        return Ok(std::io::stdout().lock().write_all(model.tokenizer_json())?);
+        return print(model.tokenizer_json());
     }
     let mut encodings = BTreeMap::new();
     for tensor in model.container().tensors() {
@@ -59,7 +58,7 @@ pub fn run(args: InfoArgs) -> Result<()> {
     if args.tensors && !args.json {
         text += &facts.tensor_list();
     }
-    Ok(print(&text)?)
+    print(&text)
 }
 
 impl Facts {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow, ensure};
 use clap::Args;
 use safetensors::tensor::{Dtype, TensorView};
 use shamrock_model::{Score, Scored, Step};
@@ -30,6 +30,12 @@ pub struct LogitsArgs {
 
 /// Runs the command.
 pub fn run(args: LogitsArgs) -> Result<()> {
+    // The file is renamed into place, which would replace a device as well.
+    ensure!(
+        !args.out.exists() || args.out.is_file(),
+        "{}: is there and is no file; give the name of a file",
+        args.out.display()
+    );
     let mut executor = args.engine.executor(engine::open(&args.model)?)?;
     let seq = executor.open()?;
     let mut causal = Vec::new();
@@ -55,8 +61,8 @@ pub fn run(args: LogitsArgs) -> Result<()> {
         })
         .collect::<Result<Vec<_>>>()?;
     safetensors::serialize_to_file(views, None, &args.out)
-        .with_context(|| format!("writing {}", args.out.display()))?;
-    Ok(println(&args.out.display().to_string())?)
+        .map_err(|error| anyhow!("writing {}: {error}", args.out.display()))?;
+    println(&args.out.display().to_string())
 }
 
 /// Appends logits in the byte form of safetensors.

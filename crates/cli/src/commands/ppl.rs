@@ -75,8 +75,7 @@ pub fn run(args: PplArgs) -> Result<()> {
             "perplexity {perplexity:.4} ± {:.4} over {count} tokens in windows of {window} ({speed:.1} tok/s)",
             perplexity * error
         )
-    })?;
-    Ok(())
+    })
 }
 
 /// `−ln softmax(logits)[target]`.

@@ -2,7 +2,7 @@
 
 mod chat;
 
-use std::io::{IsTerminal, Read, Write, stdin};
+use std::io::{IsTerminal, Read, stdin};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -128,11 +128,12 @@ impl Runner {
                 "tok_per_s": crate::generation::ratio(answer.outcome.tokens.len() as f64, stats.elapsed.as_secs_f64()),
                 "stats": stats,
             });
-            return Ok(output::println(&object.to_string())?);
+            return output::println(&object.to_string());
         }
-        let answer = self.answer(prompt, &mut show)?;
-        output::println("")?;
-        eprintln!("{}", dim(&format!("[{}]", answer.summary())));
+        let mut display = Display::default();
+        let answer = self.answer(prompt, &mut |piece| display.show(piece))?;
+        display.end()?;
+        output::noteln(&dim(&format!("[{}]", answer.summary())));
         Ok(())
     }
 
@@ -149,18 +150,40 @@ impl Runner {
     }
 }
 
-/// Content to standard output, reasoning to standard error.
-fn show(piece: &Piece) -> Result<()> {
-    match piece {
-        Piece::Content(text) => output::print(text)?,
-        Piece::Reasoning(text) => {
-            let mut err = std::io::stderr().lock();
-            write!(err, "{}", dim(text))?;
-            err.flush()?;
+/// An answer as it comes: content to standard output, reasoning to standard error, each on lines of
+/// its own.
+#[derive(Default)]
+struct Display {
+    /// A line of reasoning is open.
+    reasoning: bool,
+}
+
+impl Display {
+    fn show(&mut self, piece: &Piece) -> Result<()> {
+        match piece {
+            Piece::Content(text) => {
+                self.end_reasoning();
+                output::print(text)?;
+            }
+            Piece::Reasoning(text) => {
+                self.reasoning |= !text.is_empty();
+                output::note(&dim(text));
+            }
+            _ => {}
         }
-        _ => {}
+        Ok(())
     }
-    Ok(())
+
+    fn end(&mut self) -> Result<()> {
+        self.end_reasoning();
+        output::println("")
+    }
+
+    fn end_reasoning(&mut self) {
+        if std::mem::take(&mut self.reasoning) {
+            output::note("\n");
+        }
+    }
 }
 
 /// Dimmed on a terminal, plain elsewhere.

@@ -8,8 +8,8 @@ use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use shamrock_text::Message;
 
-use super::{Runner, dim, show};
-use crate::output::{print, println};
+use super::{Display, Runner, dim};
+use crate::output::{noteln, print, println};
 
 const HELP: &str = "\
 /clear   forget the conversation
@@ -50,7 +50,7 @@ pub(super) fn chat(runner: &mut Runner, system: Option<Message>, path: &Path) ->
                     Ok(reply) => messages.push(reply),
                     Err(error) => {
                         messages.pop();
-                        eprintln!("error: {error:#}");
+                        noteln(&format!("error: {error:#}"));
                     }
                 }
             }
@@ -61,8 +61,9 @@ pub(super) fn chat(runner: &mut Runner, system: Option<Message>, path: &Path) ->
 fn turn(runner: &mut Runner, messages: &[Message]) -> Result<Message> {
     runner.interrupt.store(false, Ordering::Relaxed);
     let prompt = runner.text.chat(messages, runner.thinking)?;
-    let answer = runner.answer(&prompt, &mut show)?;
-    println("")?;
+    let mut display = Display::default();
+    let answer = runner.answer(&prompt, &mut |piece| display.show(piece))?;
+    display.end()?;
     println(&dim(&format!("[{}]", answer.summary())))?;
     let mut reply = Message::new("assistant", answer.content);
     reply.reasoning_content = Some(answer.reasoning).filter(|r| !r.is_empty());

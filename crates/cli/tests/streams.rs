@@ -1,0 +1,93 @@
+//! The program among others: outputs that are full or closed, names that are not files, numbers
+//! that nobody can mean.
+
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use shamrock_testkit::fixture;
+
+fn shamrock(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shamrock"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("messages are UTF-8")
+}
+
+/// The one line of a refusal.
+fn refused(args: &[&str]) -> String {
+    let output = shamrock(args).output().expect("the program starts");
+    let message = stderr(&output);
+    assert_eq!((output.status.code(), message.lines().count()), (Some(1), 1), "{args:?}: {message}");
+    message
+}
+
+fn small() -> String {
+    fixture("small/model.q4tp.cmf").display().to_string()
+}
+
+/// `/dev/full` answers every write with "no space left on device".
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_output_is_an_error_and_a_full_stderr_is_none() {
+    let full = || OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let model = small();
+    let args = ["run", &model, "--raw", "-p", "x", "-n", "3"];
+    let output = shamrock(&args).stdout(full()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("writing to standard output"), "{}", stderr(&output));
+
+    let output = shamrock(&args).stderr(full()).output().unwrap();
+    assert!(output.status.success() && !output.stdout.is_empty());
+    // An error that cannot be told is still an error, not a panic.
+    assert_eq!(shamrock(&["info", "absent"]).stderr(full()).status().unwrap().code(), Some(1));
+}
+
+#[test]
+fn reasoning_answer_and_figures_have_lines_of_their_own() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/clover-nano.cmf");
+    let model = model.display().to_string();
+    let args = ["run", &model, "--thinking", "on", "-p", "How much is 12 plus 30?"];
+    let output = shamrock(&args).output().unwrap();
+    let told = stderr(&output);
+    let lines: Vec<&str> = told.lines().collect();
+    assert!(lines.len() >= 2 && !lines[0].contains('['), "{told}");
+    assert!(lines.last().unwrap().starts_with('['), "{told}");
+    assert!(String::from_utf8(output.stdout).unwrap().contains("42"));
+}
+
+#[test]
+fn what_is_no_file_is_neither_read_nor_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = directory.path().display().to_string();
+    let (model, hf) = (small(), fixture("small/hf").display().to_string());
+    for args in [
+        &["convert", &hf, &folder][..],
+        &["quantize", &model, &folder],
+        &["synth", &folder, "--geometry", "tiny"],
+        &["logits", &model, "--prompt-ids", "1", "--out", &folder],
+        &["verify", &folder],
+    ] {
+        assert!(refused(args).contains(&folder));
+    }
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+
+    let pipe = directory.path().join("pipe");
+    if Command::new("mkfifo").arg(&pipe).status().is_ok_and(|status| status.success()) {
+        assert!(refused(&["info", &pipe.display().to_string()]).contains("not a regular file"));
+    }
+}
+
+#[test]
+fn absurd_numbers_are_refused_before_they_cost_anything() {
+    let model = small();
+    let bench = |flag, value| refused(&["bench", &model, flag, value]);
+    assert!(bench("--commit", "4000000000").contains("the context holds"));
+    assert!(bench("--context", "4000000000").contains("the context holds"));
+    assert!(bench("--rows", "4000000000").contains("the context holds"));
+    let negative = ["run", &model, "-p", "x", "-n", "2", "--presence-penalty", "-0.5"];
+    assert!(shamrock(&negative).output().unwrap().status.success(), "a penalty may be a bonus");
+}
