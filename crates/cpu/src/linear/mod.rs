@@ -7,15 +7,14 @@ mod product;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
+use shamrock_cmf::Encoding;
 use shamrock_model::Result;
 use shamrock_model::weights::{Matrix, Weights};
 
 use crate::Precision;
 use crate::kernel::Isa;
-pub use operand::{Columns, FEW_ROWS, Quantised};
-pub use panel::Panel;
-pub use product::Source;
-use product::{Scratch, TASK_ROWS};
+use panel::Stored;
+use product::{Scratch, Source, TASK_ROWS};
 
 /// Rows of the output that make a task of the final transposition.
 const TRANSPOSE_ROWS: usize = 4;
@@ -95,12 +94,14 @@ impl<'a> Linear<'a> {
                 let mut sources: Vec<Source<'s>> = Vec::with_capacity(products.len());
                 for (matrix, x) in products {
                     let tensor = self.weights.tensor(*matrix);
+                    let Matrix { rows, cols, .. } = *matrix;
+                    let stored = Stored { encoding: tensor.encoding, rows, cols, bytes: tensor.bytes };
                     if !x.is_empty() {
                         self.bytes.fetch_add(tensor.bytes.len() as u64, Ordering::Relaxed);
                     }
                     let source = match self.precision {
-                        Precision::F32 => Source::exact(tensor, x),
-                        Precision::Int8 => Source::rounded(tensor, x, self.isa, sources.last())?,
+                        Precision::F32 => Source::exact(stored, x),
+                        Precision::Int8 => Source::rounded(stored, x, self.isa, sources.last())?,
                     };
                     sources.push(source);
                 }
@@ -124,6 +125,37 @@ impl<'a> Linear<'a> {
         }
         Ok(out)
     }
+}
+
+/// Both sides of a product outside a model, for tests and benches.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands<'a> {
+    /// How the matrix is stored.
+    pub encoding: Encoding,
+    /// Output width.
+    pub rows: usize,
+    /// Input width.
+    pub cols: usize,
+    /// The matrix.
+    pub payload: &'a [u8],
+    /// `[n, cols]`.
+    pub x: &'a [f32],
+}
+
+/// `x Wᵀ` with rounded activations on this thread: `[n, rows]`.
+///
+/// # Errors
+/// If the payload does not have the size of its shape.
+pub fn product(isa: Isa, operands: Operands<'_>) -> Result<Vec<f32>> {
+    let Operands { encoding, rows, cols, payload, x } = operands;
+    let stored = Stored { encoding, rows, cols, bytes: payload };
+    let (source, n) = (Source::rounded(stored, x, isa, None)?, x.len() / cols);
+    let mut out = vec![0.0; rows * n];
+    let mut scratch = Scratch::default();
+    for (task, out) in out.chunks_mut(TASK_ROWS * n).enumerate() {
+        source.multiply(isa, task * TASK_ROWS, &mut scratch, out)?;
+    }
+    Ok(transpose(out, rows, n))
 }
 
 /// `[rows, n]` to `[n, rows]`.

@@ -3,7 +3,7 @@
 use crate::kernel::{BAND, Few, GROUP, Isa, LANES, Tall};
 
 /// Most rows that go one at a time through a [`Few`] kernel; more lie side by side.
-pub const FEW_ROWS: usize = 4;
+pub(super) const FEW_ROWS: usize = 4;
 /// Activations of a group below this magnitude count as zero: their scale could not be inverted.
 const TINY: f32 = 1e-30;
 /// 1.5 · 2²³: adding it to a number of magnitude below 2²² leaves no fraction bits.
@@ -13,7 +13,7 @@ const _: () = assert!(LANES == BAND);
 
 /// Order of the columns inside a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Columns {
+pub(super) enum Columns {
     /// 0, 1, … 31.
     Natural,
     /// 0, 2, … 30, 1, 3, … 31: the order in which nibbles are unpacked.
@@ -23,7 +23,7 @@ pub enum Columns {
 /// Rows rounded to 8 bits: `x ≈ scale · quant` with one scale per row and group,
 /// `scale = max |x| / 127`, so that each value is off by at most half a scale.
 #[derive(Debug)]
-pub struct Quantised {
+pub(super) struct Quantised {
     rows: usize,
     groups: usize,
     tall: bool,
@@ -41,7 +41,7 @@ struct Group {
 
 impl Quantised {
     /// Rounds `x` `[n, cols]`, each column multiplied with its `factor` first if there are any.
-    pub fn new(isa: Isa, x: &[f32], cols: usize, columns: Columns, factors: Option<&[f32]>) -> Self {
+    pub(super) fn new(isa: Isa, x: &[f32], cols: usize, columns: Columns, factors: Option<&[f32]>) -> Self {
         let (rows, groups) = (x.len() / cols, cols.div_ceil(GROUP));
         let tall = rows > FEW_ROWS;
         let places = if tall { rows.next_multiple_of(LANES) } else { rows } * groups;
@@ -90,23 +90,23 @@ impl Quantised {
     }
 
     /// Number of rows.
-    pub fn rows(&self) -> usize {
+    pub(super) fn rows(&self) -> usize {
         self.rows
     }
 
     /// Whether the rows lie side by side.
-    pub fn is_tall(&self) -> bool {
+    pub(super) fn is_tall(&self) -> bool {
         self.tall
     }
 
     /// All rows, when they are [few](FEW_ROWS).
-    pub fn few(&self) -> Few<'_> {
+    pub(super) fn few(&self) -> Few<'_> {
         debug_assert!(!self.tall);
         Few { quants: self.quants.as_chunks().0, scales: &self.scales, sums: &self.sums }
     }
 
     /// Groups `groups` of the rows `8 · octet` and following, when they lie side by side.
-    pub fn octet(&self, octet: usize, groups: std::ops::Range<usize>) -> Tall<'_> {
+    pub(super) fn octet(&self, octet: usize, groups: std::ops::Range<usize>) -> Tall<'_> {
         debug_assert!(self.tall);
         let groups = octet * self.groups + groups.start..octet * self.groups + groups.end;
         Tall {
@@ -124,13 +124,13 @@ fn round(values: &[f32; GROUP], columns: Columns) -> Group {
     let peak = values.iter().fold(0, |peak, value| value.abs().to_bits().max(peak));
     let peak = f32::from_bits(peak);
     let (scale, inverse) = if peak < TINY { (0.0, 0.0) } else { (peak / 127.0, 127.0 / peak) };
-    let whole: [i32; GROUP] = std::array::from_fn(|i| {
-        (values[i] * inverse + SHIFT).to_bits().cast_signed().wrapping_sub(SHIFT.to_bits().cast_signed())
-    });
-    let sum = whole.iter().fold(0, |sum: i32, q| sum.wrapping_add(*q));
+    // The low bits are the integer; where there is none (NaN), any byte.
+    let whole: [i8; GROUP] =
+        std::array::from_fn(|i| (values[i] * inverse + SHIFT).to_bits().wrapping_sub(SHIFT.to_bits()) as i8);
+    let sum = whole.iter().map(|q| i32::from(*q)).sum();
     let quants = match columns {
-        Columns::Natural => whole.map(|q| q as i8),
-        Columns::EvenOdd => std::array::from_fn(|i| whole[2 * (i % (GROUP / 2)) + i / (GROUP / 2)] as i8),
+        Columns::Natural => whole,
+        Columns::EvenOdd => std::array::from_fn(|i| whole[2 * (i % (GROUP / 2)) + i / (GROUP / 2)]),
     };
     Group { quants, scale, sum }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use half::f16;
-use shamrock_cmf::{Encoding, Tensor, q4_tiled, q4tp, q8_2f, q8_row};
+use shamrock_cmf::{Encoding, q4_tiled, q4tp, q8_2f, q8_row};
 use shamrock_model::{Error, Result};
 
 use super::operand::Columns;
@@ -13,9 +13,25 @@ use crate::kernel::{BAND, GROUP, NibbleBand, PLANES, Planes};
 /// Bytes of a 4-bit group.
 const NIBBLES: usize = GROUP / 2;
 
+/// A matrix as it is stored.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stored<'a> {
+    pub(super) encoding: Encoding,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    pub(super) bytes: &'a [u8],
+}
+
+impl Stored<'_> {
+    /// Decodes some rows to f32.
+    pub(super) fn decode_rows(&self, rows: Range<usize>, out: &mut [f32]) -> Result<()> {
+        Ok(shamrock_cmf::decode_rows(self.encoding, self.rows, self.cols, self.bytes, rows, out)?)
+    }
+}
+
 /// Weights of one matrix that integer kernels read in place.
 #[derive(Debug)]
-pub enum Panel<'a> {
+pub(super) enum Panel<'a> {
     /// 4-bit numbers with a scale per group.
     Nibbles(Nibbles<'a>),
     /// Bytes with a scale per row.
@@ -24,7 +40,7 @@ pub enum Panel<'a> {
 
 /// 4-bit weights.
 #[derive(Debug)]
-pub enum Nibbles<'a> {
+pub(super) enum Nibbles<'a> {
     /// `q4tp`.
     Ladder(q4tp::View<'a>),
     /// `q4_tiled`.
@@ -33,7 +49,7 @@ pub enum Nibbles<'a> {
 
 /// 8-bit weights.
 #[derive(Debug)]
-pub struct Bytes<'a> {
+pub(super) struct Bytes<'a> {
     quants: &'a [u8],
     rows: usize,
     cols: usize,
@@ -44,14 +60,14 @@ pub struct Bytes<'a> {
 }
 
 impl<'a> Panel<'a> {
-    /// The integers of a tensor; `None` if it is stored as floats.
+    /// The integers of a matrix; `None` if it is stored as floats.
     ///
     /// # Errors
     /// If the payload does not have the size of its shape.
-    pub fn new(tensor: &Tensor<'a>) -> Result<Option<Self>> {
-        let (bytes, rows, cols) = (tensor.bytes, tensor.rows(), tensor.cols());
+    pub(super) fn new(stored: &Stored<'a>) -> Result<Option<Self>> {
+        let Stored { encoding, rows, cols, bytes } = *stored;
         let container = |e| Error::Container(shamrock_cmf::Error::from(e));
-        Ok(Some(match tensor.encoding {
+        Ok(Some(match encoding {
             Encoding::F32 | Encoding::F16 | Encoding::Bf16 => return Ok(None),
             Encoding::Q4tp => {
                 Panel::Nibbles(Nibbles::Ladder(q4tp::View::new(bytes, rows, cols).map_err(container)?))
@@ -72,7 +88,7 @@ impl<'a> Panel<'a> {
     }
 
     /// How activations must be ordered.
-    pub fn columns(&self) -> Columns {
+    pub(super) fn columns(&self) -> Columns {
         match self {
             Panel::Nibbles(_) => Columns::EvenOdd,
             Panel::Bytes(_) => Columns::Natural,
@@ -80,7 +96,7 @@ impl<'a> Panel<'a> {
     }
 
     /// What activation columns are to be multiplied with first.
-    pub fn factors(&self) -> Option<&[f32]> {
+    pub(super) fn factors(&self) -> Option<&[f32]> {
         match self {
             Panel::Nibbles(_) => None,
             Panel::Bytes(bytes) => bytes.factors.as_deref(),
@@ -88,7 +104,7 @@ impl<'a> Panel<'a> {
     }
 
     /// How this panel unpacks.
-    pub fn planes(&self) -> Planes {
+    pub(super) fn planes(&self) -> Planes {
         match self {
             Panel::Nibbles(_) => Planes::Single,
             Panel::Bytes(_) => Planes::Pair,
@@ -97,7 +113,7 @@ impl<'a> Panel<'a> {
 
     /// Scales of the band that starts at row `first`, into `[groups][band row]`. Rows past the end
     /// repeat the last.
-    pub fn band_scales(&self, first: usize, out: &mut [[f32; BAND]]) {
+    pub(super) fn band_scales(&self, first: usize, out: &mut [[f32; BAND]]) {
         match self {
             Panel::Nibbles(Nibbles::Ladder(view)) => ladder_scales(view, first, out),
             Panel::Nibbles(Nibbles::Tiled(view)) => {
@@ -113,7 +129,12 @@ impl<'a> Panel<'a> {
     /// Unpacks groups `groups` of `planes().rows()` rows from `first` on into nibble planes. Rows
     /// past the end repeat the last.
     #[inline(always)]
-    pub fn unpack(&self, first: usize, groups: Range<usize>, planes: &mut [&mut [[u8; GROUP]]; PLANES]) {
+    pub(super) fn unpack(
+        &self,
+        first: usize,
+        groups: Range<usize>,
+        planes: &mut [&mut [[u8; GROUP]]; PLANES],
+    ) {
         match self {
             Panel::Nibbles(nibbles) => {
                 for (p, plane) in planes.iter_mut().enumerate() {
@@ -167,7 +188,7 @@ impl<'a> Nibbles<'a> {
     }
 
     /// The band that starts at row `first`.
-    pub fn band(&self, first: usize) -> NibbleBand<'a> {
+    pub(super) fn band(&self, first: usize) -> NibbleBand<'a> {
         let rows = std::array::from_fn(|r| self.row(first + r).0);
         NibbleBand { rows, stride: self.row(first).1 }
     }
@@ -179,12 +200,12 @@ impl<'a> Bytes<'a> {
     }
 
     /// The band that starts at row `first`.
-    pub fn band(&self, first: usize) -> [&'a [u8]; BAND] {
+    pub(super) fn band(&self, first: usize) -> [&'a [u8]; BAND] {
         std::array::from_fn(|r| self.row(first + r))
     }
 
     /// Scales of the band that starts at row `first`.
-    pub fn row_scales(&self, first: usize) -> [f32; BAND] {
+    pub(super) fn row_scales(&self, first: usize) -> [f32; BAND] {
         std::array::from_fn(|r| half(&self.scales[2 * (first + r).min(self.rows - 1)..]))
     }
 }

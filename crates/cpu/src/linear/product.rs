@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use shamrock_cmf::Tensor;
 use shamrock_model::Result;
 
 use super::operand::{FEW_ROWS, Quantised};
-use super::panel::Panel;
+use super::panel::{Panel, Stored};
 use crate::kernel::{BAND, GROUP, Isa, LANES, PLANES, Tall};
 
 /// Weight rows of a task: enough work to be worth handing out, few enough to balance.
@@ -18,11 +17,11 @@ const TILE_GROUPS: usize = 16;
 
 /// Both sides of a product.
 #[derive(Debug)]
-pub enum Source<'a> {
+pub(super) enum Source<'a> {
     /// Weights decoded to f32, times activations as they are.
     Exact {
         /// The matrix.
-        tensor: Tensor<'a>,
+        stored: Stored<'a>,
         /// `[n, cols]`.
         x: &'a [f32],
     },
@@ -39,7 +38,7 @@ pub enum Source<'a> {
 
 /// Room that a thread reuses between tasks.
 #[derive(Debug, Default)]
-pub struct Scratch {
+pub(super) struct Scratch {
     floats: Vec<f32>,
     /// `[bands, groups]`.
     scales: Vec<[f32; BAND]>,
@@ -51,8 +50,8 @@ pub struct Scratch {
 
 impl<'a> Source<'a> {
     /// A product in f32.
-    pub fn exact(tensor: Tensor<'a>, x: &'a [f32]) -> Self {
-        Source::Exact { tensor, x }
+    pub(super) fn exact(stored: Stored<'a>, x: &'a [f32]) -> Self {
+        Source::Exact { stored, x }
     }
 
     /// A product in integers, or in f32 if the matrix is stored as floats. Takes over the rounded
@@ -60,9 +59,14 @@ impl<'a> Source<'a> {
     ///
     /// # Errors
     /// If the payload does not have the size of its shape.
-    pub fn rounded(tensor: Tensor<'a>, x: &'a [f32], isa: Isa, neighbour: Option<&Self>) -> Result<Self> {
-        let cols = tensor.cols();
-        let Some(panel) = Panel::new(&tensor)? else { return Ok(Source::exact(tensor, x)) };
+    pub(super) fn rounded(
+        stored: Stored<'a>,
+        x: &'a [f32],
+        isa: Isa,
+        neighbour: Option<&Self>,
+    ) -> Result<Self> {
+        let cols = stored.cols;
+        let Some(panel) = Panel::new(&stored)? else { return Ok(Source::exact(stored, x)) };
         let form = |p: &Panel<'_>| p.factors().is_none().then(|| p.columns());
         let x = match neighbour {
             Some(Source::Rounded { panel: other, x, .. })
@@ -79,16 +83,22 @@ impl<'a> Source<'a> {
     ///
     /// # Errors
     /// If the payload does not have the size of its shape.
-    pub fn multiply(&self, isa: Isa, first: usize, scratch: &mut Scratch, out: &mut [f32]) -> Result<()> {
+    pub(super) fn multiply(
+        &self,
+        isa: Isa,
+        first: usize,
+        scratch: &mut Scratch,
+        out: &mut [f32],
+    ) -> Result<()> {
         match self {
-            Source::Exact { tensor, x } => {
-                let cols = tensor.cols();
+            Source::Exact { stored, x } => {
+                let cols = stored.cols;
                 let n = x.len() / cols;
                 scratch.floats.resize(BAND * cols, 0.0);
                 for (band, out) in out.chunks_mut(BAND * n).enumerate() {
                     let (first, count) = (first + band * BAND, out.len() / n);
                     let decoded = &mut scratch.floats[..count * cols];
-                    tensor.decode_rows(first..first + count, decoded)?;
+                    stored.decode_rows(first..first + count, decoded)?;
                     isa.dots(decoded, x, cols, out);
                 }
             }
