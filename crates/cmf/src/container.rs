@@ -71,12 +71,13 @@ impl Container {
             let path = path.clone();
             move |error| Error::Io { path, action, error }
         };
-        let file = File::open(&path).map_err(io("open"))?;
-        let metadata = file.metadata().map_err(io("inspect"))?;
-        if !metadata.is_file() {
+        // Asked before opening, which would wait at a pipe for a writer.
+        if std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file()) {
             let error = std::io::Error::other("not a regular file");
             return Err(io("map")(error));
         }
+        let file = File::open(&path).map_err(io("open"))?;
+        let metadata = file.metadata().map_err(io("inspect"))?;
         if metadata.len() == 0 {
             // Not every system can map an empty file.
             return Err(Error::Invalid { path, problem: FormatError::TooShort { len: 0 } });

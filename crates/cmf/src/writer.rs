@@ -57,8 +57,8 @@ impl Writer {
     /// content of a `tokenizer.json`, or nothing.
     ///
     /// # Errors
-    /// If the format cannot hold what is asked for, somebody else is writing this file, or the
-    /// partial file cannot be made.
+    /// If the format cannot hold what is asked for, `path` is a folder or a device, somebody else
+    /// is writing this file, or the partial file cannot be made.
     pub fn create(
         path: impl AsRef<Path>,
         header: Value,
@@ -66,6 +66,11 @@ impl Writer {
         specs: Vec<TensorSpec>,
     ) -> Result<Writer, Error> {
         let path = path.as_ref().to_path_buf();
+        // A rename would fail over a folder, after all the work, and do away with a device.
+        if std::fs::metadata(&path).is_ok_and(|existing| !existing.is_file()) {
+            let error = io::Error::other("is there and is not a regular file");
+            return Err(Error::Io { path, action: "replace", error });
+        }
         let layout = Layout::new(header, vocab, &specs)
             .map_err(|problem| Error::Write { path: path.clone(), problem })?;
         let mut partial = path.clone().into_os_string();

@@ -204,6 +204,14 @@ fn finishing_replaces_older_files() {
 }
 
 #[test]
+fn a_folder_is_not_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let error = Writer::create(directory.path(), json!({}), b"", vec![]).unwrap_err().to_string();
+    assert!(error.contains("cannot replace: is there and is not a regular file"), "{error}");
+    assert!(!directory.path().with_added_extension("partial").exists());
+}
+
+#[test]
 fn a_file_that_changed_its_length_is_not_verified() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("model.cmf");
