@@ -7,7 +7,7 @@ use std::sync::Arc;
 use shamrock_cmf::Container;
 
 use crate::config::Config;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::weights::Weights;
 
 /// A CMF model file, mapped and checked. No pass over the weights is made.
@@ -32,7 +32,13 @@ impl ModelFile {
 
     /// The same over an already opened container.
     pub fn from_container(container: Arc<Container>) -> Result<ModelFile> {
-        let config = Config::from_header(container.header())?;
+        let config = Config::from_header(container.header()).map_err(|error| match error {
+            Error::Config { source_name, field, problem } => {
+                let source_name = format!("{}: {source_name}", container.path().display());
+                Error::Config { source_name, field, problem }
+            }
+            other => other,
+        })?;
         let chat_template = container
             .header()
             .pointer("/tokenizer_config/chat_template")

@@ -1,7 +1,8 @@
 //! Configuration from both of its sources.
 
 use serde_json::{Value, json};
-use shamrock_model::Config;
+use shamrock_cmf::Writer;
+use shamrock_model::{Config, ModelFile};
 use shamrock_testkit::{FOLDERS, json as fixture_json};
 
 /// The Hugging Face configuration of `small` with a case's overrides; null removes a key.
@@ -94,4 +95,13 @@ fn every_rotary_width_survives_the_header() {
             assert_eq!(read.attention, config.attention, "{rotary_dim} of {head_dim}");
         }
     }
+}
+
+#[test]
+fn a_bad_header_names_its_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.cmf");
+    Writer::create(&path, json!({ "arch": {} }), b"", vec![]).unwrap().finish().unwrap();
+    let error = ModelFile::open(&path).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("{}: CMF header: arch.", path.display())), "{error}");
 }
