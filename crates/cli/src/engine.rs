@@ -38,7 +38,7 @@ pub struct EngineArgs {
     /// Arithmetic of quantised matrices; the reference always computes in f32
     #[arg(long, value_enum, default_value = "int8", help_heading = "Engine")]
     pub precision: Arithmetic,
-    /// Worker threads [default: one per core]
+    /// Worker threads; more than cores are no use and count as cores [default: one per core]
     #[arg(long, value_name = "N", help_heading = "Engine", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
     /// Positions a conversation may reach [default: the model's own limit]
@@ -53,7 +53,10 @@ impl EngineArgs {
         if let Some(ctx) = self.ctx.filter(|&ctx| ctx as usize > limit) {
             bail!("--ctx {ctx}: the model was made for at most {limit} positions");
         }
-        let (max_context, threads) = (self.ctx.map(|ctx| ctx as usize), self.threads.map(usize::from));
+        // Hundreds of threads on a few cores take minutes to agree on anything.
+        let cores = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+        let threads = self.threads.map(|threads| usize::from(threads).min(cores));
+        let max_context = self.ctx.map(|ctx| ctx as usize);
         Ok(match self.backend {
             Backend::Auto | Backend::Cpu => {
                 let precision = match self.precision {

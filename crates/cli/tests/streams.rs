@@ -90,4 +90,6 @@ fn absurd_numbers_are_refused_before_they_cost_anything() {
     assert!(bench("--rows", "4000000000").contains("the context holds"));
     let negative = ["run", &model, "-p", "x", "-n", "2", "--presence-penalty", "-0.5"];
     assert!(shamrock(&negative).output().unwrap().status.success(), "a penalty may be a bonus");
+    let crowd = ["run", &model, "-p", "x", "-n", "2", "--threads", "1024"];
+    assert!(shamrock(&crowd).output().unwrap().status.success());
 }
