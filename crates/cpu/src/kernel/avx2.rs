@@ -24,16 +24,21 @@ pub(super) unsafe fn few_nibbles(
     let shift = _mm256_set_epi64x(4, 4, 0, 0);
     out.fill([0.0; BAND]);
     for (g, scales) in scales.iter().enumerate() {
-        let weights: [__m256i; BAND] = std::array::from_fn(|r| {
+        let mut weights = [_mm256_setzero_si256(); BAND];
+        for (weights, row) in weights.iter_mut().zip(&w.rows) {
             // SAFETY: the caller checked that every row has 16 bytes at each group.
-            let bytes = unsafe { _mm_loadu_si128(w.rows[r].as_ptr().add(g * w.stride).cast()) };
-            _mm256_and_si256(_mm256_srlv_epi64(_mm256_broadcastsi128_si256(bytes), shift), low_nibble)
-        });
+            let bytes = unsafe { _mm_loadu_si128(row.as_ptr().add(g * w.stride).cast()) };
+            let both = _mm256_srlv_epi64(_mm256_broadcastsi128_si256(bytes), shift);
+            *weights = _mm256_and_si256(both, low_nibble);
+        }
         let scales = load_f32(scales);
         for (n, out) in out.iter_mut().enumerate() {
             let at = n * groups + g;
             let quants = load_i8(&x.quants[at]);
-            let p: [__m256i; BAND] = std::array::from_fn(|r| _mm256_maddubs_epi16(weights[r], quants));
+            let mut p = weights;
+            for p in &mut p {
+                *p = _mm256_maddubs_epi16(*p, quants);
+            }
             // Sums of 8 lanes still fit in 16 bits.
             let low = _mm256_hadd_epi16(_mm256_hadd_epi16(p[0], p[1]), _mm256_hadd_epi16(p[2], p[3]));
             let high = _mm256_hadd_epi16(_mm256_hadd_epi16(p[4], p[5]), _mm256_hadd_epi16(p[6], p[7]));
@@ -64,25 +69,27 @@ pub(super) unsafe fn few_bytes(
     out.fill([0.0; BAND]);
     for g in 0..groups {
         let here = GROUP.min(cols - g * GROUP);
-        let weights: [__m256i; BAND] = std::array::from_fn(|r| {
-            if here == GROUP {
+        let mut weights = [_mm256_setzero_si256(); BAND];
+        for (weights, row) in weights.iter_mut().zip(w) {
+            *weights = if here == GROUP {
                 // SAFETY: all rows have `cols` bytes and this group ends before that.
-                unsafe { _mm256_loadu_si256(w[r].as_ptr().add(g * GROUP).cast()) }
+                unsafe { _mm256_loadu_si256(row.as_ptr().add(g * GROUP).cast()) }
             } else {
                 let mut padded = [0i8; GROUP];
-                for (to, from) in padded.iter_mut().zip(&w[r][g * GROUP..]) {
+                for (to, from) in padded.iter_mut().zip(&row[g * GROUP..]) {
                     *to = from.cast_signed();
                 }
                 load_i8(&padded)
-            }
-        });
+            };
+        }
         for (n, out) in out.iter_mut().enumerate() {
             let at = n * groups + g;
             let quants = load_i8(&x.quants[at]);
-            let p: [__m256i; BAND] = std::array::from_fn(|r| {
-                let signed = _mm256_sign_epi8(quants, weights[r]);
-                _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(weights[r]), signed), ones)
-            });
+            let mut p = weights;
+            for p in &mut p {
+                let signed = _mm256_sign_epi8(quants, *p);
+                *p = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(*p), signed), ones);
+            }
             let low = _mm256_hadd_epi32(_mm256_hadd_epi32(p[0], p[1]), _mm256_hadd_epi32(p[2], p[3]));
             let high = _mm256_hadd_epi32(_mm256_hadd_epi32(p[4], p[5]), _mm256_hadd_epi32(p[6], p[7]));
             let dots = _mm256_add_epi32(
@@ -104,45 +111,81 @@ pub(super) unsafe fn tall<const OCTETS: usize>(
     x: &[Tall<'_>; OCTETS],
     acc: &mut [[[f32; LANES]; OCTETS]],
 ) {
-    let ones = _mm256_set1_epi16(1);
     for (g, scales) in scales.iter().enumerate() {
         let mut sums = [[_mm256_setzero_si256(); OCTETS]; PLANES];
         for quad in 0..GROUP / 4 {
-            let x: [__m256i; OCTETS] = std::array::from_fn(|o| {
+            let mut four_of = [_mm256_setzero_si256(); OCTETS];
+            for (four, x) in four_of.iter_mut().zip(x) {
                 // SAFETY: `x` has `groups` groups of 8 quads of 32 bytes.
-                unsafe { _mm256_loadu_si256(x[o].quants.as_ptr().add(g).cast::<__m256i>().add(quad)) }
-            });
+                *four = unsafe { _mm256_loadu_si256(x.quants.as_ptr().add(g).cast::<__m256i>().add(quad)) };
+            }
             for (plane, sums) in planes.iter().zip(&mut sums) {
                 // SAFETY: a plane has `groups` groups of 8 quads of 4 bytes.
                 let four = unsafe { plane.as_ptr().add(g).cast::<i32>().add(quad).read_unaligned() };
                 let four = _mm256_set1_epi32(four);
-                for (sum, x) in sums.iter_mut().zip(x) {
+                for (sum, x) in sums.iter_mut().zip(four_of) {
                     *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(four, x));
                 }
             }
         }
+        let ones = _mm256_set1_epi16(1);
         for (o, x) in x.iter().enumerate() {
-            let x_scales = load_f32(&x.scales[g]);
-            // SAFETY: eight numbers, any alignment.
-            let x_sums = unsafe { _mm256_loadu_si256(x.sums[g].as_ptr().cast()) };
-            let dots: [__m256i; PLANES] = std::array::from_fn(|p| _mm256_madd_epi16(sums[p][o], ones));
+            // SAFETY: the caller checked that `x` has `groups` scales and sums of eight numbers.
+            let (x_scales, x_sums) = unsafe {
+                (load_f32(x.scales.get_unchecked(g)), _mm256_loadu_si256(x.sums.as_ptr().add(g).cast()))
+            };
             match meaning {
                 Planes::Single => {
                     let offset = _mm256_slli_epi32::<3>(x_sums);
-                    for (r, acc) in acc.iter_mut().enumerate() {
-                        let dots = _mm256_sub_epi32(dots[r], offset);
-                        accumulate(&mut acc[o], _mm256_set1_ps(scales[r]), x_scales, dots);
+                    for ((acc, scale), sums) in acc.iter_mut().zip(scales).zip(&sums) {
+                        let dots = _mm256_sub_epi32(_mm256_madd_epi16(sums[o], ones), offset);
+                        accumulate(&mut acc[o], _mm256_set1_ps(*scale), x_scales, dots);
                     }
                 }
                 Planes::Pair => {
                     let offset = _mm256_slli_epi32::<7>(x_sums);
-                    for (r, acc) in acc.iter_mut().enumerate() {
-                        let both = _mm256_add_epi32(_mm256_slli_epi32::<4>(dots[2 * r]), dots[2 * r + 1]);
-                        let dots = _mm256_sub_epi32(both, offset);
-                        accumulate(&mut acc[o], _mm256_set1_ps(scales[r]), x_scales, dots);
+                    for ((acc, scale), sums) in acc.iter_mut().zip(scales).zip(sums.as_chunks::<2>().0) {
+                        let (high, low) =
+                            (_mm256_madd_epi16(sums[0][o], ones), _mm256_madd_epi16(sums[1][o], ones));
+                        let dots =
+                            _mm256_sub_epi32(_mm256_add_epi32(_mm256_slli_epi32::<4>(high), low), offset);
+                        accumulate(&mut acc[o], _mm256_set1_ps(*scale), x_scales, dots);
                     }
                 }
             }
+        }
+    }
+}
+
+/// # Safety
+/// AVX2; `row` has 16 bytes at each of `plane.len()` groups of `stride`.
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn unpack_nibbles(row: &[u8], stride: usize, plane: &mut [[u8; GROUP]]) {
+    let low_nibble = _mm256_set1_epi8(15);
+    let shift = _mm256_set_epi64x(4, 4, 0, 0);
+    for (g, plane) in plane.iter_mut().enumerate() {
+        // SAFETY: the caller's promise; the store is 32 bytes, any alignment.
+        unsafe {
+            let bytes = _mm_loadu_si128(row.as_ptr().add(g * stride).cast());
+            let both = _mm256_srlv_epi64(_mm256_broadcastsi128_si256(bytes), shift);
+            _mm256_storeu_si256(plane.as_mut_ptr().cast(), _mm256_and_si256(both, low_nibble));
+        }
+    }
+}
+
+/// # Safety
+/// AVX2.
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn unpack_bytes(row: &[[u8; GROUP]], high: &mut [[u8; GROUP]], low: &mut [[u8; GROUP]]) {
+    let low_nibble = _mm256_set1_epi8(15);
+    let offset = _mm256_set1_epi8(8);
+    for ((bytes, high), low) in row.iter().zip(high).zip(low) {
+        // SAFETY: each is 32 bytes, any alignment.
+        unsafe {
+            let bytes = _mm256_loadu_si256(bytes.as_ptr().cast());
+            let upper = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), low_nibble);
+            _mm256_storeu_si256(high.as_mut_ptr().cast(), _mm256_xor_si256(upper, offset));
+            _mm256_storeu_si256(low.as_mut_ptr().cast(), _mm256_and_si256(bytes, low_nibble));
         }
     }
 }
@@ -215,7 +258,10 @@ fn dots_of<const W: usize, const X: usize>(w: &[&[f32]; W], x: &[&[f32]; X]) -> 
     let (w_parts, x_parts) = (w.map(|row| row.as_chunks::<8>()), x.map(|row| row.as_chunks::<8>()));
     let mut sums = [[_mm256_setzero_ps(); X]; W];
     for i in 0..w_parts[0].0.len() {
-        let x: [__m256; X] = std::array::from_fn(|n| load_f32(&x_parts[n].0[i]));
+        let mut x = [_mm256_setzero_ps(); X];
+        for (x, parts) in x.iter_mut().zip(&x_parts) {
+            *x = load_f32(&parts.0[i]);
+        }
         for (sums, w) in sums.iter_mut().zip(&w_parts) {
             let w = load_f32(&w.0[i]);
             for (sum, x) in sums.iter_mut().zip(x) {
@@ -223,12 +269,16 @@ fn dots_of<const W: usize, const X: usize>(w: &[&[f32]; W], x: &[&[f32]; X]) -> 
             }
         }
     }
-    std::array::from_fn(|r| {
-        std::array::from_fn(|n| {
-            let tail = w_parts[r].1.iter().zip(x_parts[n].1);
-            tail.fold(sum_lanes(sums[r][n]), |sum, (w, x)| w.mul_add(*x, sum))
-        })
-    })
+    let mut out = [[0.0; X]; W];
+    for ((out, sums), (_, w_tail)) in out.iter_mut().zip(sums).zip(&w_parts) {
+        for ((out, sum), (_, x_tail)) in out.iter_mut().zip(sums).zip(&x_parts) {
+            *out = sum_lanes(sum);
+            for (w, x) in w_tail.iter().zip(*x_tail) {
+                *out = w.mul_add(*x, *out);
+            }
+        }
+    }
+    out
 }
 
 #[inline]

@@ -73,7 +73,7 @@ pub struct NibbleBand<'a> {
 impl NibbleBand<'_> {
     /// Panics unless every row has `groups` groups.
     fn check(&self, groups: usize) {
-        let needed = groups.saturating_sub(1) * self.stride + if groups > 0 { GROUP / 2 } else { 0 };
+        let needed = extent(groups, self.stride);
         assert!(self.rows.iter().all(|row| row.len() >= needed), "a weight row is too short");
     }
 }
@@ -196,6 +196,31 @@ impl Isa {
         }
     }
 
+    /// Unpacks `plane.len()` groups of a row of 4-bit weights, group `g` at `row[g · stride]`, in
+    /// even-odd order.
+    ///
+    /// # Panics
+    /// If `row` is too short.
+    pub fn unpack_nibbles(self, row: &[u8], stride: usize, plane: &mut [[u8; GROUP]]) {
+        assert!(row.len() >= extent(plane.len(), stride), "a weight row is too short");
+        match self {
+            Isa::Portable => portable::unpack_nibbles(row, stride, plane),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the variant proves the features; the size was checked.
+            Isa::Avx2(_) => unsafe { avx2::unpack_nibbles(row, stride, plane) },
+        }
+    }
+
+    /// Splits two's-complement bytes, offset by 128, into their high and low nibbles.
+    pub fn unpack_bytes(self, row: &[[u8; GROUP]], high: &mut [[u8; GROUP]], low: &mut [[u8; GROUP]]) {
+        match self {
+            Isa::Portable => portable::unpack_bytes(row, high, low),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the variant proves the features.
+            Isa::Avx2(_) => unsafe { avx2::unpack_bytes(row, high, low) },
+        }
+    }
+
     /// Inner products of every row of `w` `[rows, cols]` with every row of `x` `[n, cols]` into
     /// `out` `[rows, n]`. The order of a sum depends on `cols` only (and on the instruction set).
     ///
@@ -210,6 +235,11 @@ impl Isa {
             Isa::Avx2(_) => unsafe { avx2::dots(w, x, cols, out) },
         }
     }
+}
+
+/// Bytes from the first of `groups` 4-bit groups to the end of the last.
+fn extent(groups: usize, stride: usize) -> usize {
+    groups.checked_sub(1).map_or(0, |before| before * stride + GROUP / 2)
 }
 
 fn check_few(x: &Few<'_>, groups: usize, rows: usize) {

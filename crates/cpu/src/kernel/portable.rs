@@ -78,6 +78,22 @@ fn plane_dots(plane: &[u8; GROUP], x: &[i8; GROUP * LANES]) -> [i32; LANES] {
     dots
 }
 
+pub(super) fn unpack_nibbles(row: &[u8], stride: usize, plane: &mut [[u8; GROUP]]) {
+    for (g, plane) in plane.iter_mut().enumerate() {
+        let (low, high) = plane.split_at_mut(GROUP / 2);
+        for ((low, high), byte) in low.iter_mut().zip(high).zip(&row[g * stride..]) {
+            (*low, *high) = (byte & 15, byte >> 4);
+        }
+    }
+}
+
+pub(super) fn unpack_bytes(row: &[[u8; GROUP]], high: &mut [[u8; GROUP]], low: &mut [[u8; GROUP]]) {
+    let nibbles = high.as_flattened_mut().iter_mut().zip(low.as_flattened_mut());
+    for ((high, low), byte) in nibbles.zip(row.as_flattened()) {
+        (*high, *low) = ((byte ^ 128) >> 4, byte & 15);
+    }
+}
+
 pub(super) fn dots(w: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
     let n = x.len() / cols;
     for (w, out) in w.chunks_exact(cols).zip(out.chunks_exact_mut(n)) {

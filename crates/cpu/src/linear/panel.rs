@@ -8,7 +8,7 @@ use shamrock_cmf::{Encoding, q4_tiled, q4tp, q8_2f, q8_row};
 use shamrock_model::{Error, Result};
 
 use super::operand::Columns;
-use crate::kernel::{BAND, GROUP, NibbleBand, PLANES, Planes};
+use crate::kernel::{BAND, GROUP, Isa, NibbleBand, PLANES, Planes};
 
 /// Bytes of a 4-bit group.
 const NIBBLES: usize = GROUP / 2;
@@ -113,6 +113,7 @@ impl<'a> Panel<'a> {
 
     /// Scales of the band that starts at row `first`, into `[groups][band row]`. Rows past the end
     /// repeat the last.
+    #[inline(always)]
     pub(super) fn band_scales(&self, first: usize, out: &mut [[f32; BAND]]) {
         match self {
             Panel::Nibbles(Nibbles::Ladder(view)) => ladder_scales(view, first, out),
@@ -128,9 +129,9 @@ impl<'a> Panel<'a> {
 
     /// Unpacks groups `groups` of `planes().rows()` rows from `first` on into nibble planes. Rows
     /// past the end repeat the last.
-    #[inline(always)]
     pub(super) fn unpack(
         &self,
+        isa: Isa,
         first: usize,
         groups: Range<usize>,
         planes: &mut [&mut [[u8; GROUP]]; PLANES],
@@ -139,41 +140,23 @@ impl<'a> Panel<'a> {
             Panel::Nibbles(nibbles) => {
                 for (p, plane) in planes.iter_mut().enumerate() {
                     let (row, stride) = nibbles.row(first + p);
-                    for (out, g) in plane.iter_mut().zip(groups.clone()) {
-                        let bytes = &row[g * stride..][..NIBBLES];
-                        let (low, high) = out.split_at_mut(NIBBLES);
-                        for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
-                            (*low, *high) = (byte & 15, byte >> 4);
-                        }
-                    }
+                    isa.unpack_nibbles(&row[groups.start * stride..], stride, plane);
                 }
             }
             Panel::Bytes(bytes) => {
-                let (pairs, _) = planes.as_chunks_mut::<2>();
-                for (r, [high, low]) in pairs.iter_mut().enumerate() {
-                    let row = bytes.row(first + r);
-                    for ((high, low), g) in high.iter_mut().zip(low.iter_mut()).zip(groups.clone()) {
-                        let here = &row[g * GROUP..bytes.cols.min((g + 1) * GROUP)];
-                        if let Ok(here) = <&[u8; GROUP]>::try_from(here) {
-                            split_bytes(here, high, low);
-                        } else {
-                            // Activations past the last column are zero: any weight will do.
-                            let mut padded = [0; GROUP];
-                            padded[..here.len()].copy_from_slice(here);
-                            split_bytes(&padded, high, low);
-                        }
+                for (r, [high, low]) in planes.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                    let row = &bytes.row(first + r)[groups.start * GROUP..];
+                    let (whole, rest) = row[..row.len().min(groups.len() * GROUP)].as_chunks();
+                    isa.unpack_bytes(whole, high, low);
+                    if !rest.is_empty() {
+                        // Activations past the last column are zero: any weight will do.
+                        let mut padded = [0; GROUP];
+                        padded[..rest.len()].copy_from_slice(rest);
+                        isa.unpack_bytes(&[padded], &mut high[whole.len()..], &mut low[whole.len()..]);
                     }
                 }
             }
         }
-    }
-}
-
-/// Two's-complement bytes, offset by 128, as their high and low nibbles.
-#[inline(always)]
-fn split_bytes(bytes: &[u8; GROUP], high: &mut [u8; GROUP], low: &mut [u8; GROUP]) {
-    for ((high, low), byte) in high.iter_mut().zip(low).zip(bytes) {
-        (*high, *low) = ((byte ^ 128) >> 4, byte & 15);
     }
 }
 
@@ -216,6 +199,7 @@ fn half(bytes: &[u8]) -> f32 {
 
 /// [`q4tp::View::scales`] for eight rows at once: the ladders' products run side by side, and their
 /// powers come from a table.
+#[inline(always)]
 fn ladder_scales(view: &q4tp::View<'_>, first: usize, out: &mut [[f32; BAND]]) {
     const CODE_BITS: usize = 5;
     let rows: [usize; BAND] = std::array::from_fn(|r| (first + r).min(view.rows() - 1));
@@ -225,13 +209,13 @@ fn ladder_scales(view: &q4tp::View<'_>, first: usize, out: &mut [[f32; BAND]]) {
     };
     let ratio = rows.map(|row| power(row, 2));
     let mut rung = rows.map(|row| power(row, 0));
-    let ladder: [[f32; BAND]; q4tp::RUNGS] = std::array::from_fn(|_| {
-        let this = rung;
+    let mut ladder = [[0.0; BAND]; q4tp::RUNGS];
+    for this in &mut ladder {
+        *this = rung;
         for (rung, ratio) in rung.iter_mut().zip(ratio) {
             *rung *= ratio;
         }
-        this
-    });
+    }
     let codes = rows.map(|row| view.row_codes(row));
     for (octet, out) in out.chunks_mut(8).enumerate() {
         let mut words = codes.map(|codes| {

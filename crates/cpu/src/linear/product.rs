@@ -175,7 +175,7 @@ fn tall(
                 let mut parts = planes.chunks_exact_mut(TILE_GROUPS);
                 let mut parts: [&mut [[u8; GROUP]]; PLANES] =
                     std::array::from_fn(|_| parts.next().map_or(&mut [][..], |p| &mut p[..tile.len()]));
-                isa.run(|| panel.unpack(first + at, tile.clone(), &mut parts));
+                panel.unpack(isa, first + at, tile.clone(), &mut parts);
                 let parts = parts.map(|part| &*part);
                 let mut tile_scales = [[0.0; PLANES]; TILE_GROUPS];
                 let band = &scales[at / BAND * groups..][tile.clone()];
