@@ -240,8 +240,9 @@ impl Answer {
         let stats = &self.outcome.stats;
         let tokens = self.outcome.tokens.len();
         let mut line = format!(
-            "{tokens} tokens, {} passes, {:.1} tokens/pass, {:.1} tok/s",
-            stats.passes,
+            "{}, {}, {:.1} tokens/pass, {:.1} tok/s",
+            count(tokens, "token", "tokens"),
+            count(stats.passes, "pass", "passes"),
             ratio(tokens as f64, stats.passes as f64),
             ratio(tokens as f64, stats.elapsed.as_secs_f64()),
         );
@@ -259,6 +260,11 @@ impl Answer {
         };
         line
     }
+}
+
+/// `1 pass`, `2 passes`.
+fn count(n: usize, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
 }
 
 /// A quotient that is 0 where there is nothing to divide by.

@@ -93,3 +93,24 @@ fn absurd_numbers_are_refused_before_they_cost_anything() {
     let crowd = ["run", &model, "-p", "x", "-n", "2", "--threads", "1024"];
     assert!(shamrock(&crowd).output().unwrap().status.success());
 }
+
+#[test]
+fn a_checkpoint_whose_text_side_is_broken_converts_with_a_warning() {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoint = directory.path().join("hf");
+    std::fs::create_dir(&checkpoint).unwrap();
+    for file in std::fs::read_dir(fixture("small/hf")).unwrap().map(|entry| entry.unwrap().path()) {
+        std::fs::copy(&file, checkpoint.join(file.file_name().unwrap())).unwrap();
+    }
+    std::fs::remove_file(checkpoint.join("tokenizer.json")).unwrap();
+    std::fs::write(checkpoint.join("tokenizer.json"), "{}").unwrap();
+    let name = |name: &str| directory.path().join(name).display().to_string();
+    let output = shamrock(&["convert", &name("hf"), &name("out.cmf")]).output().unwrap();
+    let warning = stderr(&output);
+    assert!(output.status.success(), "{warning}");
+    assert!(warning.starts_with("warning: ") && warning.contains("tokenizer.json"), "{warning}");
+
+    std::fs::remove_file(checkpoint.join("config.json")).unwrap();
+    let missing = refused(&["convert", &name("hf"), &name("out.cmf")]);
+    assert!(missing.contains("config.json") && missing.contains("Hugging Face"), "{missing}");
+}

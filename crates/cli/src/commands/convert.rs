@@ -1,12 +1,13 @@
 //! `shamrock convert`: a model file from a Hugging Face checkpoint.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
 use shamrock_cmf::Encoding;
 use shamrock_convert::{Progress, Recipe, Report};
 
+use crate::engine;
 use crate::output::{byte_bar, bytes, noteln, println};
 
 /// Encodings of the large matrices.
@@ -43,7 +44,19 @@ pub fn run(args: ConvertArgs) -> Result<()> {
     let report = with_bar("converting", |progress| {
         shamrock_convert::convert(&args.dir, &args.out, &args.recipe.recipe(), progress)
     })?;
-    tell(&args.out, &report)
+    tell(&args.out, &report)?;
+    warn_of_text(&args.out)
+}
+
+/// Tokenizer and template are carried along as they are; says now what `run` would say later.
+fn warn_of_text(out: &Path) -> Result<()> {
+    let model = engine::open(out)?;
+    if !model.tokenizer_json().is_empty()
+        && let Err(error) = engine::text_side(out, &model)
+    {
+        noteln(&format!("warning: commands on text will refuse this file: {error:#}"));
+    }
+    Ok(())
 }
 
 /// Runs a conversion behind a progress bar.
@@ -61,7 +74,7 @@ pub fn with_bar(
 }
 
 /// Says what was made; warnings go to standard error.
-pub fn tell(out: &std::path::Path, report: &Report) -> Result<()> {
+pub fn tell(out: &Path, report: &Report) -> Result<()> {
     for warning in &report.warnings {
         noteln(&format!("warning: {warning}"));
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use shamrock_generate::{Options, Session};
+use shamrock_generate::{Options, Session, SessionOptions};
 use shamrock_model::Executor;
 use shamrock_text::{Message, Piece};
 
@@ -37,7 +37,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
     /// The prompt is a plain text to continue, not a chat message
-    #[arg(long, conflicts_with = "system")]
+    #[arg(long, conflicts_with_all = ["system", "thinking"])]
     raw: bool,
     /// Ask for reasoning or for none [default: the chat template's choice]
     #[arg(long, value_name = "on|off")]
@@ -82,6 +82,8 @@ pub fn run(args: RunArgs) -> Result<()> {
     let system = args.system.map(|text| Message::new("system", text));
     match prompt_text(args.prompt)? {
         Some(prompt) => {
+            // No second turn will come, so the prompt need not stop at a checkpoint.
+            runner.session = Session::with_options(SessionOptions { checkpoints: 0 });
             let prompt = if args.raw {
                 runner.text.raw(&prompt)?
             } else {

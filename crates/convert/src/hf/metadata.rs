@@ -48,7 +48,10 @@ impl Metadata {
         let config_json = read_json(&config_path)?.ok_or_else(|| Error::Io {
             path: config_path,
             action: "read",
-            error: std::io::ErrorKind::NotFound.into(),
+            error: std::io::Error::new(
+                std::io::ErrorKind::NotFound,
+                "no such file; give the folder of a Hugging Face checkpoint",
+            ),
         })?;
         let generation = read_json(&dir.join(GENERATION))?;
         let config = Config::from_hf(&config_json, generation.as_ref())
