@@ -3,6 +3,7 @@
 
 use std::panic;
 use std::sync::LazyLock;
+use std::time::SystemTime;
 
 use libfuzzer_sys::fuzz_target;
 use shamrock_text::{ChatTemplate, Detokenizer, Message, RenderOptions, Tokenizer};
@@ -37,7 +38,7 @@ fn template(source: &str) {
         Message { reasoning_content: Some("yes".into()), ..Message::new("assistant", "Yes.") },
         Message::new("tool", "\u{FDD0} |>"),
     ];
-    let options = RenderOptions { enable_thinking: Some(true), ..RenderOptions::default() };
+    let options = RenderOptions { now: Some(SystemTime::UNIX_EPOCH), ..RenderOptions::default() };
     let text = template.render(&messages, &options);
     let ids = template.encode(&TOKENIZER, &messages, &options);
     assert_eq!(ids, text.and_then(|text| TOKENIZER.encode_with_special(&text)));
