@@ -107,10 +107,12 @@ pub(super) unsafe fn few_bytes(
 pub(super) unsafe fn tall<const OCTETS: usize>(
     planes: [&[[u8; GROUP]]; PLANES],
     meaning: Planes,
-    scales: &[[f32; PLANES]],
+    scales: &[[f32; BAND]],
+    first: usize,
     x: &[Tall<'_>; OCTETS],
     acc: &mut [[[f32; LANES]; OCTETS]],
 ) {
+    let ones = _mm256_set1_epi16(1);
     for (g, scales) in scales.iter().enumerate() {
         let mut sums = [[_mm256_setzero_si256(); OCTETS]; PLANES];
         for quad in 0..GROUP / 4 {
@@ -128,7 +130,6 @@ pub(super) unsafe fn tall<const OCTETS: usize>(
                 }
             }
         }
-        let ones = _mm256_set1_epi16(1);
         for (o, x) in x.iter().enumerate() {
             // SAFETY: the caller checked that `x` has `groups` scales and sums of eight numbers.
             let (x_scales, x_sums) = unsafe {
@@ -137,14 +138,16 @@ pub(super) unsafe fn tall<const OCTETS: usize>(
             match meaning {
                 Planes::Single => {
                     let offset = _mm256_slli_epi32::<3>(x_sums);
-                    for ((acc, scale), sums) in acc.iter_mut().zip(scales).zip(&sums) {
+                    for ((acc, scale), sums) in acc.iter_mut().zip(&scales[first..]).zip(&sums) {
                         let dots = _mm256_sub_epi32(_mm256_madd_epi16(sums[o], ones), offset);
                         accumulate(&mut acc[o], _mm256_set1_ps(*scale), x_scales, dots);
                     }
                 }
                 Planes::Pair => {
                     let offset = _mm256_slli_epi32::<7>(x_sums);
-                    for ((acc, scale), sums) in acc.iter_mut().zip(scales).zip(sums.as_chunks::<2>().0) {
+                    for ((acc, scale), sums) in
+                        acc.iter_mut().zip(&scales[first..]).zip(sums.as_chunks::<2>().0)
+                    {
                         let (high, low) =
                             (_mm256_madd_epi16(sums[0][o], ones), _mm256_madd_epi16(sums[1][o], ones));
                         let dots =

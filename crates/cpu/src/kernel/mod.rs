@@ -168,8 +168,8 @@ impl Isa {
     /// Adds the products of four nibble planes with `x.len()` (1 or 2) octets of rows to `acc`:
     /// weight row `r` and octet `o` to `acc[r][o]`.
     ///
-    /// A plane is `[groups][32]` numbers 0..=15; `scales` is `[groups][plane row]` of which the first
-    /// [`Planes::rows`] count.
+    /// A plane is `[groups][32]` numbers 0..=15; `scales` is `[groups][band row]`, and the planes'
+    /// rows are `first` and following of the band.
     ///
     /// # Panics
     /// If the parts do not have the sizes that `scales` implies.
@@ -177,7 +177,8 @@ impl Isa {
         self,
         planes: [&[[u8; GROUP]]; PLANES],
         meaning: Planes,
-        scales: &[[f32; PLANES]],
+        scales: &[[f32; BAND]],
+        first: usize,
         x: &[Tall<'_>; OCTETS],
         acc: &mut [[[f32; LANES]; OCTETS]],
     ) {
@@ -187,12 +188,12 @@ impl Isa {
             x.iter().all(|x| x.quants.len() == groups && x.scales.len() == groups && x.sums.len() == groups),
             "activations of another size"
         );
-        assert_eq!(acc.len(), meaning.rows());
+        assert!(acc.len() == meaning.rows() && first + acc.len() <= BAND, "rows outside the band");
         match self {
-            Isa::Portable => portable::tall(planes, meaning, scales, x, acc),
+            Isa::Portable => portable::tall(planes, meaning, scales, first, x, acc),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the variant proves the features; the sizes were checked.
-            Isa::Avx2(_) => unsafe { avx2::tall(planes, meaning, scales, x, acc) },
+            Isa::Avx2(_) => unsafe { avx2::tall(planes, meaning, scales, first, x, acc) },
         }
     }
 

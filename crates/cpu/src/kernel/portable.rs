@@ -45,7 +45,8 @@ pub(super) fn few_bytes(w: &[&[u8]; BAND], scales: &[f32; BAND], x: &Few<'_>, ou
 pub(super) fn tall<const OCTETS: usize>(
     planes: [&[[u8; GROUP]]; PLANES],
     meaning: Planes,
-    scales: &[[f32; PLANES]],
+    scales: &[[f32; BAND]],
+    first: usize,
     x: &[Tall<'_>; OCTETS],
     acc: &mut [[[f32; LANES]; OCTETS]],
 ) {
@@ -60,7 +61,7 @@ pub(super) fn tall<const OCTETS: usize>(
                             16 * dots[2 * r][lane] + dots[2 * r + 1][lane] - 128 * x.sums[g][lane]
                         }
                     };
-                    acc[o][lane] += (scales[r] * x.scales[g][lane]) * dot as f32;
+                    acc[o][lane] += (scales[first + r] * x.scales[g][lane]) * dot as f32;
                 }
             }
         }

@@ -4,6 +4,7 @@ mod operand;
 mod panel;
 mod product;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
@@ -13,11 +14,12 @@ use shamrock_model::weights::{Matrix, Weights};
 
 use crate::Precision;
 use crate::kernel::Isa;
-use panel::Stored;
+use operand::Quantised;
+use panel::{Panel, Stored};
 use product::{Scratch, Source, TASK_ROWS};
 
-/// Rows of the output that make a task of the final transposition.
-const TRANSPOSE_ROWS: usize = 4;
+/// Side of the squares in which a result is transposed: a cache line of numbers.
+const SIDE: usize = 16;
 
 /// A model's weights, with a count of the bytes read from them.
 pub struct Linear<'a> {
@@ -87,28 +89,46 @@ impl<'a> Linear<'a> {
     /// Pairs each matrix with its activations in the form it wants. Neighbours over the same rows
     /// share a form where they can.
     fn sources<'s>(&'s self, products: &[(Matrix, &'s [f32])]) -> Result<Vec<Source<'s>>> {
-        let over_same_rows: Vec<_> = products.chunk_by(|a, b| std::ptr::eq(a.1, b.1)).collect();
-        let sources: Vec<Vec<Source<'s>>> = over_same_rows
+        let mut panels = Vec::with_capacity(products.len());
+        for (matrix, x) in products {
+            let tensor = self.weights.tensor(*matrix);
+            if !x.is_empty() {
+                self.bytes.fetch_add(tensor.bytes.len() as u64, Ordering::Relaxed);
+            }
+            let Matrix { rows, cols, .. } = *matrix;
+            let stored = Stored { encoding: tensor.encoding, rows, cols, bytes: tensor.bytes };
+            let panel = match self.precision {
+                Precision::F32 => None,
+                Precision::Int8 => Panel::new(&stored)?,
+            };
+            panels.push((stored, panel));
+        }
+        let shares = |i: usize| match (i.checked_sub(1).map(|before| &panels[before].1), &panels[i].1) {
+            (Some(Some(before)), Some(panel)) => {
+                std::ptr::eq(products[i - 1].1, products[i].1) && panel.same_form(before)
+            }
+            _ => false,
+        };
+        let own: Vec<Option<Arc<Quantised>>> = (0..products.len())
             .into_par_iter()
-            .map(|products| {
-                let mut sources: Vec<Source<'s>> = Vec::with_capacity(products.len());
-                for (matrix, x) in products {
-                    let tensor = self.weights.tensor(*matrix);
-                    let Matrix { rows, cols, .. } = *matrix;
-                    let stored = Stored { encoding: tensor.encoding, rows, cols, bytes: tensor.bytes };
-                    if !x.is_empty() {
-                        self.bytes.fetch_add(tensor.bytes.len() as u64, Ordering::Relaxed);
-                    }
-                    let source = match self.precision {
-                        Precision::F32 => Source::exact(stored, x),
-                        Precision::Int8 => Source::rounded(stored, x, self.isa, sources.last())?,
-                    };
-                    sources.push(source);
+            .map(|i| match &panels[i] {
+                (stored, Some(panel)) if !shares(i) => {
+                    Some(Arc::new(panel.quantise(self.isa, products[i].1, stored.cols)))
                 }
-                Ok(sources)
+                _ => None,
             })
-            .collect::<Result<_>>()?;
-        Ok(sources.into_iter().flatten().collect())
+            .collect();
+        let mut last = None;
+        let pairs = panels.into_iter().zip(own).zip(products);
+        Ok(pairs
+            .map(|(((stored, panel), own), (_, x))| {
+                last = own.or(last.take());
+                match (panel, &last) {
+                    (Some(panel), Some(x)) => Source::rounded(panel, stored.cols, x.clone()),
+                    _ => Source::exact(stored, x),
+                }
+            })
+            .collect())
     }
 
     /// Rows `ids` of a matrix: `[ids.len(), cols]`.
@@ -149,7 +169,14 @@ pub struct Operands<'a> {
 pub fn product(isa: Isa, operands: Operands<'_>) -> Result<Vec<f32>> {
     let Operands { encoding, rows, cols, payload, x } = operands;
     let stored = Stored { encoding, rows, cols, bytes: payload };
-    let (source, n) = (Source::rounded(stored, x, isa, None)?, x.len() / cols);
+    let n = x.len() / cols;
+    let source = match Panel::new(&stored)? {
+        Some(panel) => {
+            let x = Arc::new(panel.quantise(isa, x, cols));
+            Source::rounded(panel, cols, x)
+        }
+        None => Source::exact(stored, x),
+    };
     let mut out = vec![0.0; rows * n];
     let mut scratch = Scratch::default();
     for (task, out) in out.chunks_mut(TASK_ROWS * n).enumerate() {
@@ -164,11 +191,14 @@ fn transpose(from: Vec<f32>, rows: usize, n: usize) -> Vec<f32> {
         return from;
     }
     let mut out = vec![0.0; from.len()];
-    out.par_chunks_mut(TRANSPOSE_ROWS * rows).enumerate().for_each(|(task, out)| {
-        let first = task * TRANSPOSE_ROWS;
-        for (o, from) in from.chunks_exact(n).enumerate() {
+    out.par_chunks_mut(SIDE * rows).enumerate().for_each(|(task, out)| {
+        let at = task * SIDE;
+        for first in (0..rows).step_by(SIDE) {
+            let from = &from[first * n..rows.min(first + SIDE) * n];
             for (r, row) in out.chunks_exact_mut(rows).enumerate() {
-                row[o] = from[first + r];
+                for (to, from) in row[first..].iter_mut().zip(from.chunks_exact(n)) {
+                    *to = from[at + r];
+                }
             }
         }
     });

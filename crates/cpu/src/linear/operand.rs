@@ -1,5 +1,7 @@
 //! Activation rows made ready for a kernel.
 
+use rayon::prelude::*;
+
 use crate::kernel::{BAND, Few, GROUP, Isa, LANES, Tall};
 
 /// Most rows that go one at a time through a [`Few`] kernel; more lie side by side.
@@ -53,40 +55,38 @@ impl Quantised {
             scales: vec![0.0; places],
             sums: vec![0; places],
         };
-        for (row, x) in x.chunks_exact(cols).enumerate() {
-            isa.run(|| new.put_row(row, x, columns, factors));
+        if tall {
+            let octets = new
+                .quants
+                .par_chunks_mut(LANES * groups * GROUP)
+                .zip(new.scales.par_chunks_mut(LANES * groups))
+                .zip(new.sums.par_chunks_mut(LANES * groups));
+            octets.zip(x.par_chunks(LANES * cols)).for_each(|(((quants, scales), sums), x)| {
+                for (lane, x) in x.chunks_exact(cols).enumerate() {
+                    isa.run(|| {
+                        for_groups(x, columns, factors, |g, group| {
+                            (scales[g * LANES + lane], sums[g * LANES + lane]) = (group.scale, group.sum);
+                            let quads = quants[g * LANES * GROUP..].as_chunks_mut::<4>().0.iter_mut();
+                            let quads = quads.skip(lane).step_by(LANES);
+                            for (to, from) in quads.zip(group.quants.as_chunks::<4>().0) {
+                                *to = *from;
+                            }
+                        });
+                    });
+                }
+            });
+        } else {
+            for (row, x) in x.chunks_exact(cols).enumerate() {
+                isa.run(|| {
+                    for_groups(x, columns, factors, |g, group| {
+                        let place = row * groups + g;
+                        (new.scales[place], new.sums[place]) = (group.scale, group.sum);
+                        new.quants[place * GROUP..][..GROUP].copy_from_slice(&group.quants);
+                    });
+                });
+            }
         }
         new
-    }
-
-    #[inline(always)]
-    fn put_row(&mut self, row: usize, x: &[f32], columns: Columns, factors: Option<&[f32]>) {
-        for g in 0..self.groups {
-            let from = g * GROUP;
-            let to = (from + GROUP).min(x.len());
-            let mut values = [0.0; GROUP];
-            values[..to - from].copy_from_slice(&x[from..to]);
-            if let Some(factors) = factors {
-                for (value, factor) in values.iter_mut().zip(&factors[from..to]) {
-                    *value *= factor;
-                }
-            }
-            let group = round(&values, columns);
-            if self.tall {
-                let (octet, lane) = (row / LANES, row % LANES);
-                let place = (octet * self.groups + g) * LANES + lane;
-                (self.scales[place], self.sums[place]) = (group.scale, group.sum);
-                let quants = &mut self.quants[(octet * self.groups + g) * LANES * GROUP..][..LANES * GROUP];
-                let quads = quants.as_chunks_mut::<4>().0.iter_mut().skip(lane).step_by(LANES);
-                for (to, from) in quads.zip(group.quants.as_chunks::<4>().0) {
-                    *to = *from;
-                }
-            } else {
-                let place = row * self.groups + g;
-                (self.scales[place], self.sums[place]) = (group.scale, group.sum);
-                self.quants[place * GROUP..][..GROUP].copy_from_slice(&group.quants);
-            }
-        }
     }
 
     /// Number of rows.
@@ -114,6 +114,22 @@ impl Quantised {
             scales: &self.scales.as_chunks().0[groups.clone()],
             sums: &self.sums.as_chunks().0[groups],
         }
+    }
+}
+
+/// Rounds the groups of one row.
+#[inline(always)]
+fn for_groups(x: &[f32], columns: Columns, factors: Option<&[f32]>, mut put: impl FnMut(usize, Group)) {
+    for (g, from) in (0..x.len()).step_by(GROUP).enumerate() {
+        let to = (from + GROUP).min(x.len());
+        let mut values = [0.0; GROUP];
+        values[..to - from].copy_from_slice(&x[from..to]);
+        if let Some(factors) = factors {
+            for (value, factor) in values.iter_mut().zip(&factors[from..to]) {
+                *value *= factor;
+            }
+        }
+        put(g, round(&values, columns));
     }
 }
 

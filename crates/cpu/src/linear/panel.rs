@@ -7,7 +7,7 @@ use half::f16;
 use shamrock_cmf::{Encoding, q4_tiled, q4tp, q8_2f, q8_row};
 use shamrock_model::{Error, Result};
 
-use super::operand::Columns;
+use super::operand::{Columns, Quantised};
 use crate::kernel::{BAND, GROUP, Isa, NibbleBand, PLANES, Planes};
 
 /// Bytes of a 4-bit group.
@@ -101,6 +101,16 @@ impl<'a> Panel<'a> {
             Panel::Nibbles(_) => None,
             Panel::Bytes(bytes) => bytes.factors.as_deref(),
         }
+    }
+
+    /// Whether activations for `other` serve for this panel too.
+    pub(super) fn same_form(&self, other: &Panel<'_>) -> bool {
+        self.factors().is_none() && other.factors().is_none() && self.columns() == other.columns()
+    }
+
+    /// Activations `x` in the form that this panel wants.
+    pub(super) fn quantise(&self, isa: Isa, x: &[f32], cols: usize) -> Quantised {
+        Quantised::new(isa, x, cols, self.columns(), self.factors())
     }
 
     /// How this panel unpacks.
@@ -207,8 +217,10 @@ fn ladder_scales(view: &q4tp::View<'_>, first: usize, out: &mut [[f32; BAND]]) {
         let bytes = &view.params[row][at..];
         powers()[usize::from(u16::from_le_bytes([bytes[0], bytes[1]]))]
     };
-    let ratio = rows.map(|row| power(row, 2));
-    let mut rung = rows.map(|row| power(row, 0));
+    let (mut rung, mut ratio) = ([0.0; BAND], [0.0; BAND]);
+    for (r, row) in rows.into_iter().enumerate() {
+        (rung[r], ratio[r]) = (power(row, 0), power(row, 2));
+    }
     let mut ladder = [[0.0; BAND]; q4tp::RUNGS];
     for this in &mut ladder {
         *this = rung;
@@ -216,15 +228,19 @@ fn ladder_scales(view: &q4tp::View<'_>, first: usize, out: &mut [[f32; BAND]]) {
             *rung *= ratio;
         }
     }
-    let codes = rows.map(|row| view.row_codes(row));
+    let mut codes = [&[][..]; BAND];
+    for (codes, row) in codes.iter_mut().zip(rows) {
+        *codes = view.row_codes(row);
+    }
     for (octet, out) in out.chunks_mut(8).enumerate() {
-        let mut words = codes.map(|codes| {
+        let mut words = [0; BAND];
+        for (word, codes) in words.iter_mut().zip(codes) {
             let bytes = &codes[octet * CODE_BITS..];
-            let mut word = [0; 8];
-            let here = bytes.len().min(CODE_BITS);
-            word[..here].copy_from_slice(&bytes[..here]);
-            u64::from_le_bytes(word)
-        });
+            *word = match bytes.first_chunk::<8>() {
+                Some(bytes) => u64::from_le_bytes(*bytes),
+                None => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+            };
+        }
         for out in out {
             for (r, word) in words.iter_mut().enumerate() {
                 out[r] = ladder[*word as usize % q4tp::RUNGS][r];

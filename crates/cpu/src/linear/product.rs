@@ -54,29 +54,9 @@ impl<'a> Source<'a> {
         Source::Exact { stored, x }
     }
 
-    /// A product in integers, or in f32 if the matrix is stored as floats. Takes over the rounded
-    /// rows of `neighbour`, a product over the same `x`, if they are in the same form.
-    ///
-    /// # Errors
-    /// If the payload does not have the size of its shape.
-    pub(super) fn rounded(
-        stored: Stored<'a>,
-        x: &'a [f32],
-        isa: Isa,
-        neighbour: Option<&Self>,
-    ) -> Result<Self> {
-        let cols = stored.cols;
-        let Some(panel) = Panel::new(&stored)? else { return Ok(Source::exact(stored, x)) };
-        let form = |p: &Panel<'_>| p.factors().is_none().then(|| p.columns());
-        let x = match neighbour {
-            Some(Source::Rounded { panel: other, x, .. })
-                if form(&panel).is_some() && form(&panel) == form(other) =>
-            {
-                x.clone()
-            }
-            _ => Arc::new(Quantised::new(isa, x, cols, panel.columns(), panel.factors())),
-        };
-        Ok(Source::Rounded { panel, groups: cols.div_ceil(GROUP), x })
+    /// A product in integers over rows in the form that the panel wants.
+    pub(super) fn rounded(panel: Panel<'a>, cols: usize, x: Arc<Quantised>) -> Self {
+        Source::Rounded { panel, groups: cols.div_ceil(GROUP), x }
     }
 
     /// Products of the weight rows from `first` on with all activation rows, `out` `[rows, n]`.
@@ -158,7 +138,8 @@ fn tall(
     let n = x.rows();
     let rows = out.len() / n;
     let bands = rows.div_ceil(BAND);
-    let (octets, step) = (n.div_ceil(LANES), panel.planes().rows());
+    let meaning = panel.planes();
+    let (octets, step) = (n.div_ceil(LANES), meaning.rows());
     let Scratch { scales, planes, sums, .. } = scratch;
     scales.resize(bands * groups, [0.0; BAND]);
     for (band, scales) in scales.chunks_mut(groups).take(bands).enumerate() {
@@ -177,21 +158,16 @@ fn tall(
                     std::array::from_fn(|_| parts.next().map_or(&mut [][..], |p| &mut p[..tile.len()]));
                 panel.unpack(isa, first + at, tile.clone(), &mut parts);
                 let parts = parts.map(|part| &*part);
-                let mut tile_scales = [[0.0; PLANES]; TILE_GROUPS];
-                let band = &scales[at / BAND * groups..][tile.clone()];
-                for (to, from) in tile_scales.iter_mut().zip(band) {
-                    to[..step].copy_from_slice(&from[at % BAND..][..step]);
-                }
-                let tile_scales = &tile_scales[..tile.len()];
+                let scales = &scales[at / BAND * groups..][tile.clone()];
                 let octet = |o: usize| -> Tall<'_> { x.octet(o, tile.clone()) };
                 for (pair, sums) in sums.chunks_mut(2 * bands * BAND).enumerate() {
                     let o = block.start + 2 * pair;
                     if o + 1 < block.end {
                         let sums = &mut sums.as_chunks_mut::<2>().0[at..at + step];
-                        isa.tall(parts, panel.planes(), tile_scales, &[octet(o), octet(o + 1)], sums);
+                        isa.tall(parts, meaning, scales, at % BAND, &[octet(o), octet(o + 1)], sums);
                     } else {
                         let sums = &mut sums.as_chunks_mut::<1>().0[at..at + step];
-                        isa.tall(parts, panel.planes(), tile_scales, &[octet(o)], sums);
+                        isa.tall(parts, meaning, scales, at % BAND, &[octet(o)], sums);
                     }
                 }
             }
