@@ -242,8 +242,8 @@ impl Answer {
         let mut line = format!(
             "{}, {}, {:.1} tokens/pass, {:.1} tok/s",
             count(tokens, "token", "tokens"),
-            count(stats.passes, "pass", "passes"),
-            ratio(tokens as f64, stats.passes as f64),
+            count(stats.deciding, "pass", "passes"),
+            ratio(tokens as f64, stats.deciding as f64),
             ratio(tokens as f64, stats.elapsed.as_secs_f64()),
         );
         if let Some(first) = stats.first_block {

@@ -76,6 +76,7 @@ impl Generation {
         if answer.plan.rows.is_empty() {
             answer.report(Work::Commit, cost, sink);
         } else {
+            answer.stats.deciding += 1;
             match &mut self.mode {
                 ModeState::Denoise(block) => block.absorb(answer, scored, cost, sink)?,
                 ModeState::Draft(round) => round.absorb(answer, session, executor, scored, cost, sink)?,

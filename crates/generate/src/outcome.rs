@@ -47,6 +47,8 @@ pub struct Stats {
     pub cached_tokens: usize,
     /// Passes of the executor.
     pub passes: usize,
+    /// Passes that decided tokens: all but those that only committed prompt rows.
+    pub deciding: usize,
     /// Passes that previewed a block.
     pub previews: usize,
     /// Passes that committed rows.

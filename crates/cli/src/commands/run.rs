@@ -126,7 +126,7 @@ impl Runner {
                 "finish": answer.finish(),
                 "tokens": answer.outcome.tokens,
                 "mode": self.options.mode,
-                "tokens_per_pass": crate::generation::ratio(answer.outcome.tokens.len() as f64, stats.passes as f64),
+                "tokens_per_pass": crate::generation::ratio(answer.outcome.tokens.len() as f64, stats.deciding as f64),
                 "tok_per_s": crate::generation::ratio(answer.outcome.tokens.len() as f64, stats.elapsed.as_secs_f64()),
                 "stats": stats,
             });
