@@ -7,6 +7,8 @@
 #
 # cortiq runs with float activations (CMF_SDOT=0 CMF_AVX2=0 CMF_AVX512=0): its default kernels round
 # activations to int8, which changes tokens on models this small.
+# shamrock runs its reference executor for the same reason. Draft mode is not compared: without a GPU
+# cortiq denoises in its place.
 set -euo pipefail
 cortiq=${1:?usage: tools/compare-cortiq.sh CORTIQ [SHAMROCK]}
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -20,7 +22,7 @@ prompt='The river runs past the old mill. Count the boats:'
 failed=0
 
 # The text either program answers with, without the line end.
-ours() { "$shamrock" run "$1" --raw -p "$prompt" -n $tokens --mode "$2" --accept typical --greedy 2>/dev/null; }
+ours() { "$shamrock" run "$1" --backend reference --raw -p "$prompt" -n $tokens --mode "$2" --accept typical --greedy 2>/dev/null; }
 theirs() { CMF_CLOVER_MODE=$2 "$cortiq" run "$1" -p "$prompt" --raw -n $tokens --temperature 0 2>/dev/null; }
 
 for folder in small awkward kernel; do
