@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use shamrock_generate::{Accept, Event, Finish, Mode, Options, Outcome, Session, Settle};
 use shamrock_model::{Config, Executor};
@@ -109,11 +109,14 @@ impl GenerationArgs {
         &self.stop
     }
 
-    /// The trace file, created.
-    pub fn trace(&self) -> Result<Option<Trace>> {
+    /// The trace file, created; never over the mapped model.
+    pub fn trace(&self, model: &Path) -> Result<Option<Trace>> {
         self.trace
             .as_ref()
             .map(|path| {
+                if let (Ok(trace), Ok(model)) = (path.canonicalize(), model.canonicalize()) {
+                    ensure!(trace != model, "--trace {}: that is the model file", path.display());
+                }
                 let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
                 Ok(Trace { path: path.clone(), file: BufWriter::new(file) })
             })

@@ -202,6 +202,8 @@ fn errors_say_what_and_where() {
     assert!(err(&["convert", &file("nowhere"), &file("out.cmf")]).contains("nowhere"));
     assert!(err(&["ppl", &small, &file("none.txt")]).contains("none.txt"));
     assert!(!Path::new(&file("out.cmf")).exists());
+    assert!(err(&["run", &flipped, "-p", "x", "--trace", &flipped]).contains("that is the model file"));
+    assert_eq!(fs::read(&flipped).unwrap(), bytes, "the model is untouched");
     // What clap refuses ends with its own code and names the flag.
     let unknown = shamrock(&["run", "--no-such-flag"]);
     assert_eq!(unknown.status.code(), Some(2));

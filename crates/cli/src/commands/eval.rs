@@ -134,7 +134,7 @@ pub fn run(args: EvalArgs) -> Result<()> {
     options.max_tokens = options.max_tokens.min(MAX_TOKENS);
     let mut executor = args.engine.executor(model)?;
     let mut session = Session::with_options(SessionOptions { checkpoints: 0 });
-    let mut trace = args.generation.trace()?;
+    let mut trace = args.generation.trace(&path)?;
     let interrupt = AtomicBool::new(false);
 
     let mut skills: BTreeMap<&str, Tally> = BTreeMap::new();

@@ -76,7 +76,7 @@ pub fn run(args: RunArgs) -> Result<()> {
         options,
         stops: args.generation.stops().to_vec(),
         interrupt: Arc::new(AtomicBool::new(false)),
-        trace: args.generation.trace()?,
+        trace: args.generation.trace(&path)?,
         thinking: args.thinking.map(|t| t == Thinking::On),
     };
     let system = args.system.map(|text| Message::new("system", text));
