@@ -1,6 +1,6 @@
 //! The inner loops of matrix products.
 //!
-//! Each operation has one shape, written once in plain Rust ([`portable`]) and once per instruction
+//! Each operation has one shape, written once in plain Rust (`portable`) and once per instruction
 //! set. The integer ones agree to the last bit: group sums are exact integers, and floats are
 //! accumulated group by group in the same order, each product rounded before it is added.
 //!
