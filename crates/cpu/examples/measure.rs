@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let path = args.next().ok_or("usage: measure MODEL [int8|f32|reference] [runs]")?;
     let backend = args.next().unwrap_or_else(|| "int8".into());
-    let runs: usize = args.next().map_or(Ok(5), |r| r.parse())?;
+    let runs: usize = args.next().map_or(Ok(5), |r| r.parse())?.max(1);
     let model = ModelFile::open(path)?;
     let mut executor: Box<dyn Executor> = match backend.as_str() {
         "reference" => Box::new(ReferenceExecutor::new(model, ReferenceOptions::DEFAULT)?),

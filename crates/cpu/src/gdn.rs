@@ -5,7 +5,7 @@ use shamrock_model::config::{Config, GdnConfig};
 use shamrock_model::weights::{GdnBlockWeights, GdnWeights};
 use shamrock_model::{Error, Result};
 
-use crate::kernel::Isa;
+use crate::kernel::{Isa, Loops};
 use crate::linear::Linear;
 use crate::math::{add_scaled, dot, inverse_rms, l2_unit, sigmoid, silu, softmax, softplus};
 
@@ -232,59 +232,72 @@ fn recur(isa: Isa, g: &GdnConfig, rows: &Rows, n: usize, memory: &mut [f32]) -> 
     let (heads, reads) =
         (memory.par_chunks_mut(g.key_dim * g.value_dim), by_head.par_chunks_mut(n * g.value_dim));
     heads.zip(reads).enumerate().for_each_init(Vec::new, |strip, (head, (memory, out))| {
-        isa.run(|| {
-            for at in (0..g.value_dim).step_by(STRIP) {
-                recur_strip(g, rows, head, at, n, memory, strip, out);
-            }
-        });
+        isa.run_long(HeadRecurrence { g, rows, head, n, memory, strip, out });
     });
     by_head
 }
 
-/// The columns of one head's memory from `at` on, over all rows.
-#[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "the body of one loop nest")]
-fn recur_strip(
-    g: &GdnConfig,
-    rows: &Rows,
+/// One head's memory over the first `n` rows.
+struct HeadRecurrence<'a> {
+    g: &'a GdnConfig,
+    rows: &'a Rows,
     head: usize,
-    at: usize,
     n: usize,
-    memory: &mut [f32],
-    strip: &mut Vec<[f32; STRIP]>,
-    out: &mut [f32],
-) {
-    let dv = g.value_dim;
-    let width = STRIP.min(dv - at);
-    let read_scale = 1.0 / (g.key_dim as f32).sqrt();
-    load_strip(memory, dv, at, strip);
-    for t in 0..n {
-        let (q, k, v) = rows.head(g, t, head);
-        let (decay, beta) = (rows.decay[t * g.value_heads + head], rows.beta[t * g.value_heads + head]);
-        let mut error = [0.0; STRIP];
-        for (s, k) in strip.iter_mut().zip(k) {
-            for (e, s) in error.iter_mut().zip(s) {
-                *s *= decay;
-                *e += k * *s;
-            }
+    /// `[key_dim, value_dim]`.
+    memory: &'a mut [f32],
+    /// Room for the columns in hand.
+    strip: &'a mut Vec<[f32; STRIP]>,
+    /// What each row reads, `[n, value_dim]`.
+    out: &'a mut [f32],
+}
+
+impl Loops for HeadRecurrence<'_> {
+    #[inline(always)]
+    fn run(mut self) {
+        for at in (0..self.g.value_dim).step_by(STRIP) {
+            self.columns(at);
         }
-        let mut values = [0.0; STRIP];
-        values[..width].copy_from_slice(&v[at..at + width]);
-        for (e, v) in error.iter_mut().zip(values) {
-            *e = beta * (v - *e);
-        }
-        let mut read = [0.0; STRIP];
-        for ((s, k), q) in strip.iter_mut().zip(k).zip(q) {
-            let q = q * read_scale;
-            for ((r, s), e) in read.iter_mut().zip(s).zip(error) {
-                *s += k * e;
-                *r += q * *s;
-            }
-        }
-        out[t * dv + at..][..width].copy_from_slice(&read[..width]);
     }
-    for (row, s) in memory.chunks_exact_mut(dv).zip(strip.iter()) {
-        row[at..at + width].copy_from_slice(&s[..width]);
+}
+
+impl HeadRecurrence<'_> {
+    /// The columns from `at` on, over all rows.
+    #[inline(always)]
+    fn columns(&mut self, at: usize) {
+        let HeadRecurrence { g, rows, head, n, memory, strip, out } = self;
+        let (head, n) = (*head, *n);
+        let dv = g.value_dim;
+        let width = STRIP.min(dv - at);
+        let read_scale = 1.0 / (g.key_dim as f32).sqrt();
+        load_strip(memory, dv, at, strip);
+        for t in 0..n {
+            let (q, k, v) = rows.head(g, t, head);
+            let (decay, beta) = (rows.decay[t * g.value_heads + head], rows.beta[t * g.value_heads + head]);
+            let mut error = [0.0; STRIP];
+            for (s, k) in strip.iter_mut().zip(k) {
+                for (e, s) in error.iter_mut().zip(s) {
+                    *s *= decay;
+                    *e += k * *s;
+                }
+            }
+            let mut values = [0.0; STRIP];
+            values[..width].copy_from_slice(&v[at..at + width]);
+            for (e, v) in error.iter_mut().zip(values) {
+                *e = beta * (v - *e);
+            }
+            let mut read = [0.0; STRIP];
+            for ((s, k), q) in strip.iter_mut().zip(k).zip(q) {
+                let q = q * read_scale;
+                for ((r, s), e) in read.iter_mut().zip(s).zip(error) {
+                    *s += k * e;
+                    *r += q * *s;
+                }
+            }
+            out[t * dv + at..][..width].copy_from_slice(&read[..width]);
+        }
+        for (row, s) in memory.chunks_exact_mut(dv).zip(strip.iter()) {
+            row[at..at + width].copy_from_slice(&s[..width]);
+        }
     }
 }
 

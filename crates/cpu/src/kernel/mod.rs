@@ -38,6 +38,12 @@ pub enum Isa {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx2(());
 
+/// Plain loops to be compiled for an instruction set. Implementations mark [`Loops::run`]
+/// `#[inline(always)]`, so that it takes on the target features of the function it lands in.
+pub(crate) trait Loops {
+    fn run(self);
+}
+
 /// Activations of at most a few rows, row after row.
 #[derive(Clone, Copy, Debug)]
 pub struct Few<'a> {
@@ -117,6 +123,23 @@ impl Isa {
                 #[target_feature(enable = "avx2,fma")]
                 fn wide<R>(loops: impl FnOnce() -> R) -> R {
                     loops()
+                }
+                // SAFETY: the variant proves that the processor has AVX2 and FMA.
+                unsafe { wide(loops) }
+            }
+        }
+    }
+
+    /// [`Isa::run`] for loops too long for the compiler to inline a closure.
+    #[inline]
+    pub(crate) fn run_long<L: Loops>(self, loops: L) {
+        match self {
+            Isa::Portable => loops.run(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2(_) => {
+                #[target_feature(enable = "avx2,fma")]
+                fn wide<L: Loops>(loops: L) {
+                    loops.run();
                 }
                 // SAFETY: the variant proves that the processor has AVX2 and FMA.
                 unsafe { wide(loops) }
