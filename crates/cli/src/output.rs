@@ -44,7 +44,7 @@ pub fn print(text: impl AsRef<[u8]>) -> Result<()> {
     out.write_all(text.as_ref()).and_then(|()| out.flush()).context("writing to standard output")
 }
 
-/// [`print`] with a line end.
+/// [`print()`] with a line end.
 pub fn println(text: &str) -> Result<()> {
     print(format!("{text}\n"))
 }
