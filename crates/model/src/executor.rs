@@ -227,7 +227,7 @@ pub struct Limits {
 /// # Errors
 /// Every method checks its arguments before it changes anything. A preview that fails leaves the
 /// state as it was. A pass that fails half-way leaves the sequences it was committing to *lost*
-/// ([`Error::LostSequence`](crate::Error::LostSequence)) until [`import`](Executor::import) or
+/// ([`Error::LostSequence`]) until [`import`](Executor::import) or
 /// [`restore`](Executor::restore) gives them a state again; other sequences are not affected.
 pub trait Executor: Send {
     /// Short backend name: `reference`, `cpu`, `cuda`, `metal`.

@@ -7,7 +7,7 @@
 //! | [`routing`] | expert choice and the block coreset, shared by every executor that routes on the host |
 //! | [`shaping`] | penalties, forbidden ids and ramps: how a row of logits becomes a pick |
 //! | [`executor`] | the seam: two verbs, *preview* and *commit*, over explicit sequences |
-//! | [`reference`] | the plain f32 executor that defines what every other one must compute |
+//! | [`mod@reference`] | the plain f32 executor that defines what every other one must compute |
 //!
 //! The mathematics is written down in `docs/architecture.md`.
 
