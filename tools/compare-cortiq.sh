@@ -23,7 +23,7 @@ failed=0
 
 # The text either program answers with, without the line end.
 ours() { "$shamrock" run "$1" --backend reference --raw -p "$prompt" -n $tokens --mode "$2" --accept typical --greedy 2>/dev/null; }
-theirs() { CMF_CLOVER_MODE=$2 "$cortiq" run "$1" -p "$prompt" --raw -n $tokens --temperature 0 2>/dev/null; }
+theirs() { CMF_CLOVER_MODE=$2 "$cortiq" run "$1" -p "$prompt" --raw -n $tokens --greedy 2>/dev/null; }
 
 for folder in small awkward kernel; do
   "$shamrock" convert "$root/fixtures/$folder/hf" "$work/$folder.cmf" >/dev/null
