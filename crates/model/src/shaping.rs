@@ -64,23 +64,27 @@ impl Shaping<'_> {
 }
 
 /// The greedy choice of a row and how sure it is, all from the softmax of the shaped row at
-/// temperature 1.
+/// temperature 1, over the whole vocabulary; a forbidden id has probability 0.
+///
+/// Everything that rules for fixing rows and for accepting drafts look at. One reduction gives it:
+/// with `m` the largest logit and `d = l − m`, `Σ e^d` and `Σ d·e^d` are the normaliser and the
+/// entropy. [`from_logits`](Pick::from_logits) is the definition; a device may sum in f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pick {
     /// First id with the largest logit.
     pub token: u32,
     /// Its probability: the row's *confidence*.
     pub probability: f32,
-    /// Probability of the second-best id.
+    /// Probability of the second-best id: `probability` on a tie, 0 where there is no second.
     pub runner_up: f32,
-    /// Entropy of the row in nats.
+    /// Entropy of the row in nats, `ln Σ e^d − Σ d·e^d / Σ e^d`.
     pub entropy: f32,
     /// Probability of the row's probe id; 0 without one.
     pub probe: f32,
 }
 
 impl Pick {
-    /// Reads the pick off a shaped row.
+    /// Reads the pick off a shaped row. A row of nothing but −∞ gives zeros.
     pub fn from_logits(logits: &[f32], probe: Option<u32>) -> Pick {
         let (mut token, mut best, mut second) = (0usize, f32::NEG_INFINITY, f32::NEG_INFINITY);
         for (id, &l) in logits.iter().enumerate() {
