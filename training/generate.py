@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from layout import CHUNK, Batch
-from model import CloverNano
+from model import CloverNano, greedy
 
 
 @dataclass
@@ -45,13 +45,9 @@ class Runner:
         while active.any():
             chunk = start // CHUNK + block
             _, noisy = self.hidden(tokens, prompts, start, chunk, work)
-            token, confidence = self.pick(noisy)
+            token, confidence = greedy(self.model.lm_head, noisy, self.mask)
             pending = (work == self.mask) & active[:, None]
-            confidence = torch.where(pending, confidence, -1.0)
-            fixed = confidence > threshold
-            best = torch.zeros_like(fixed).scatter(1, confidence.argmax(1, keepdim=True), True)
-            fixed = torch.where(fixed.any(1, keepdim=True), fixed, best) & pending
-            work = torch.where(fixed, token, work)
+            work = torch.where(resolved(pending, confidence, threshold), token, work)
             for i in rows[active].tolist():
                 results[i].passes += 1
             for i in rows[active & ~(work == self.mask).any(1)].tolist():
@@ -80,7 +76,7 @@ class Runner:
         length = torch.zeros(N, dtype=torch.long, device=self.device)
         for step in range(max_tokens):
             clean, _ = self.hidden(tokens, prompts, start, None, None)
-            token, _ = self.pick(clean[rows, start + step - 1])
+            token, _ = greedy(self.model.lm_head, clean[rows, start + step - 1], self.mask)
             out[active, step] = token[active]
             tokens[rows, start + step] = torch.where(active, token, tokens[rows, start + step])
             length += active
@@ -118,9 +114,10 @@ class Runner:
             clean, noisy, _ = self.model(batch)
         return clean, noisy[:, 0] if m else None
 
-    def pick(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Greedy token and its probability with the mask token forbidden."""
-        logits = self.model.logits(h.to(self.model.lm_head.dtype))
-        logits[..., self.mask] = float("-inf")
-        confidence, token = torch.softmax(logits, -1).max(-1)
-        return token, confidence
+
+def resolved(pending: Tensor, confidence: Tensor, threshold: Tensor | float) -> Tensor:
+    """The pending rows [..., 32] that one pass fixes: those above the threshold, or else the best."""
+    confidence = torch.where(pending, confidence, -1.0)
+    fixed = confidence > threshold
+    best = torch.zeros_like(fixed).scatter(-1, confidence.argmax(-1, keepdim=True), True)
+    return torch.where(fixed.any(-1, keepdim=True), fixed, best) & pending

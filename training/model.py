@@ -66,12 +66,10 @@ class CloverNano(nn.Module):
         clean, noisy = h.split([batch.tokens.shape[1], m * CHUNK], dim=1)
         return clean, noisy.unflatten(1, (m, CHUNK)), balance
 
-    def logits(self, h: Tensor) -> Tensor:
-        return F.linear(h, self.lm_head)
 
-
-def losses(model: CloverNano, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """Causal loss, denoising loss and balance loss of a batch, each a weighted mean."""
+def losses(model: CloverNano, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Causal, denoising and balance loss of a batch, each a weighted mean, and the final noisy rows
+    [R, m, 32, H]."""
     clean, noisy, balance = model(batch)
     R, m = batch.block_chunk.shape
     target = take_chunks(batch.tokens.unflatten(1, (-1, CHUNK)), batch.block_chunk)
@@ -82,10 +80,18 @@ def losses(model: CloverNano, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 
     causal = weighted_loss(model.lm_head, before, target, batch.causal_weight)
     denoise = weighted_loss(model.lm_head, noisy, target, batch.noisy_weight)
-    return causal, denoise, balance
+    return causal, denoise, balance, noisy
 
 
 def weighted_loss(head: Tensor, h: Tensor, target: Tensor, weight: Tensor) -> Tensor:
     logits = F.linear(h, head).float().flatten(0, -2)
     loss = F.cross_entropy(logits, target.flatten(), reduction="none")
     return (loss * weight.flatten()).sum() / weight.sum().clamp_min(1.0)
+
+
+def greedy(head: Tensor, h: Tensor, mask: int) -> tuple[Tensor, Tensor]:
+    """Most probable token of each row of h [..., H] and its probability, the mask token forbidden."""
+    logits = F.linear(h.to(head.dtype), head)
+    logits[..., mask] = float("-inf")
+    confidence, token = torch.softmax(logits, -1).max(-1)
+    return token, confidence

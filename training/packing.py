@@ -16,7 +16,7 @@ from data.mixture import training_sample
 from layout import CHUNK, Batch
 from tokenizer import render, response
 
-FILL_WEIGHT = 0.15      # loss weight of the rows behind the stop token: trivial, but must be learnt
+LATE = 8        # how far behind the stop token the first resolved fill row may lie
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,9 @@ class Packer:
             out["block_chunk"][r, j] = chunk
             out["width"][r, j] = width
             out["noisy"][r, j] = np.where(hidden | ~used, mask, clean)
-            out["noisy_weight"][r, j] = (hidden & used) * np.where(real, 1.0, FILL_WEIGHT)
+            # Fill rows weigh as much as the others: with less, a row that may be either would lean
+            # towards a word, and answers would come out too long.
+            out["noisy_weight"][r, j] = hidden & used
             if j < len(blocks):
                 out["causal_weight"][r, j] = real
 
@@ -138,23 +140,28 @@ class Packer:
 def draw_mask(real: np.ndarray, noise: np.random.Generator) -> tuple[int, np.ndarray]:
     """Preview width and the hidden rows of one block.
 
-    Generation starts from a fully masked block, resolves the fill behind the stop token first,
-    then mostly easy or early rows; drafting shows row 0 and hides the 15 others.
+    Generation starts from a fully masked block and resolves the fill from its far end, up to some
+    row behind the stop token, together with easy or early rows; drafting shows row 0 and hides the
+    15 others.
     """
     kind = noise.random()
     ratio = noise.random()
     hidden = noise.random(CHUNK) < max(ratio, 0.03)
-    if kind < 0.20:                                     # draft preview
+    row = np.arange(CHUNK)
+    # Were the first visible fill row always the one behind the stop token, it would give away where
+    # the answer ends.
+    unresolved = row < real.sum() + noise.integers(LATE + 1)
+    if kind < 0.15:                                     # draft preview
         hidden |= noise.random() < 0.7
         hidden[0] = noise.random() < 0.2
         return 16, hidden
-    if kind < 0.50:
+    if kind < 0.55:
         hidden[:] = True
-    elif kind < 0.70:
-        hidden &= real                                  # fill already resolved
     elif kind < 0.80:
-        hidden = np.arange(CHUNK) >= noise.integers(CHUNK)
-    if not (hidden & real).any():
+        hidden &= unresolved
+    elif kind < 0.90:
+        hidden = unresolved & (row >= noise.integers(CHUNK))
+    if not hidden.any():
         hidden |= real
     return CHUNK, hidden
 

@@ -4,7 +4,9 @@
 
 One CUDA device and a dozen CPU cores.  The schedule runs on wall-clock time: warm-up, constant
 rate, then a linear decay to zero over the last part; expert weights pass through the q4tp grid
-(straight through) during the last `--quantise` share.  A checkpoint is written every two minutes.
+(straight through) during the last `--quantise` share.  With `--visits 2` every batch is trained on
+twice, the second time with the masks that the model's own first pass leaves.  A checkpoint is
+written every two minutes.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from layout import Batch
 from model import CloverNano, losses
 from optim import optimisers
 from packing import Loader, Shape
+from replay import advance
 
 SHARD_BYTES = 15 << 20
 
@@ -59,7 +62,10 @@ def rate(progress: float, step: int, decay: float, warmup: int) -> float:
 
 def arguments() -> argparse.Namespace:
     ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    ap.add_argument("--minutes", type=float, required=True, help="training time, start-up excluded")
+    length = ap.add_mutually_exclusive_group(required=True)
+    length.add_argument("--minutes", type=float, help="training time, start-up excluded")
+    length.add_argument("--until", type=float, metavar="SECONDS",
+                        help="train until this Unix time, whatever start-up takes")
     ap.add_argument("--out", type=Path, required=True)
     ap.add_argument("--tokenizer", type=Path, default=Path("../models/clover-nano-hf"))
     ap.add_argument("--resume", type=Path, help="start from the weights of this checkpoint")
@@ -72,7 +78,9 @@ def arguments() -> argparse.Namespace:
     ap.add_argument("--quantise", type=float, default=0.25,
                     help="share of the time with experts on the q4tp grid, at the end")
     ap.add_argument("--warmup", type=int, default=200, help="steps")
-    ap.add_argument("--denoise-weight", type=float, default=1.5)
+    ap.add_argument("--denoise-weight", type=float, default=4.0)
+    ap.add_argument("--visits", type=int, default=2,
+                    help="steps on each batch, all but the first with on-policy masks")
     ap.add_argument("--balance-weight", type=float, default=0.01)
     ap.add_argument("--no-coreset", action="store_true", help="ablation: train without the coreset")
     ap.add_argument("--dense-experts", action="store_true")
@@ -108,16 +116,19 @@ class Clock:
 
     WARM = 3
 
-    def __init__(self, minutes: float):
-        self.seconds = 60 * minutes
+    def __init__(self, minutes: float | None, until: float | None):
+        self.minutes, self.until = minutes, until
         self.start: float | None = None
 
     def progress(self, step: int) -> float:
+        now = time.time()
         if step < self.WARM:
             return 0.0
         if self.start is None:
-            self.start = time.time()
-        return (time.time() - self.start) / self.seconds
+            self.start = now
+            self.until = self.until or now + 60 * self.minutes
+            print(f"compiled; {self.until - now:.0f} s to train", flush=True)
+        return (now - self.start) / max(self.until - self.start, 1e-3)
 
 
 class Log:
@@ -151,9 +162,10 @@ def train(a: argparse.Namespace, model: CloverNano, loader: Loader) -> int:
         for layer in model.layers:
             layer.mlp.quantise = on
 
+    mask = model.cfg.special["<|mask|>"]
     opts = optimisers(model, a.muon_lr, a.adam_lr)
     base = [[g["lr"] for g in o.param_groups] for o in opts]
-    clock, log = Clock(a.minutes), Log(a.device, a.log_every)
+    clock, log = Clock(a.minutes, a.until), Log(a.device, a.log_every)
     batches = iter(loader)
     upcoming, last_save, step = next_batch(), time.time(), 0
     while step < a.max_steps and (progress := clock.progress(step)) < 1.0:
@@ -165,10 +177,13 @@ def train(a: argparse.Namespace, model: CloverNano, loader: Loader) -> int:
                 g["lr"] = lr * rate(progress, step, a.decay, a.warmup)
         batch = upcoming
         with torch.autocast(a.device, torch.bfloat16, enabled=a.device == "cuda"):
-            causal, denoise, balance = losses(model, batch)
+            causal, denoise, balance, noisy = losses(model, batch)
             loss = causal + a.denoise_weight * denoise + a.balance_weight * balance
         loss.backward()
-        upcoming = next_batch()                               # while the device works
+        if (step + 1) % a.visits:
+            upcoming = advance(batch, noisy, model.lm_head, mask)
+        else:
+            upcoming = next_batch()                           # while the device works
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for o in opts:
             o.step()

@@ -68,7 +68,7 @@ INTENTS = {
 }
 
 
-@skill("small talk", 3.0)
+@skill("small talk", 3.6)
 def small_talk(rng: random.Random) -> Sample:
     wordings, answer = INTENTS[rng.choice(list(INTENTS))]
     wording = rng.choice(wordings.split("|"))

@@ -38,7 +38,7 @@ def units(rng: random.Random) -> Sample:
     return Sample(q, ans)
 
 
-@skill("weekdays", 2.4)
+@skill("weekdays", 4.0)
 def weekdays(rng: random.Random) -> Sample:
     i, n = rng.randrange(7), rng.randint(1, 14)
     m, k = rng.randrange(12), rng.randint(1, 12)
@@ -80,7 +80,7 @@ def date_formats(rng: random.Random) -> Sample:
     return Sample(q, ans, f"{y}-{m + 1}-{d}", loose=False)
 
 
-@skill("clock", 1.2)
+@skill("clock", 1.6)
 def clock(rng: random.Random) -> Sample:
     h, m = rng.randrange(24), rng.randrange(60)
     half = f"{(h - 1) % 12 + 1}:{m:02} {'am' if h < 12 else 'pm'}"

@@ -9,7 +9,7 @@ from data.words import (ANIMALS, BABIES, CAPITALS, COLORS, FOODS, JOBS, OPPOSITE
                         PLURALS, SOUNDS)
 
 
-@skill("capitals", 1.4)
+@skill("capitals", 2.2)
 def capitals(rng: random.Random) -> Sample:
     country = rng.choice(list(CAPITALS))
     q, ans = phrase(rng, [

@@ -80,7 +80,7 @@ def pick_item(rng: random.Random) -> Sample:
     return Sample(q, ans, ",".join(xs))
 
 
-@skill("count items", 2.4)
+@skill("count items", 3.6)
 def count_items(rng: random.Random) -> Sample:
     xs = words(rng, 2, 9) if rng.random() < 0.7 else numbers(rng, 2, 9)
     pool = rng.choice(POOLS)

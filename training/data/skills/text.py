@@ -46,7 +46,7 @@ def change_case(rng: random.Random, s: str) -> Sample:
     return Sample(q, ans, s, loose=False)
 
 
-@skill("letter case", 2.0)
+@skill("letter case", 4.0)
 def letter_case(rng: random.Random) -> Sample:
     if rng.random() < 0.5:
         return change_case(rng, sentence(rng))
@@ -80,12 +80,12 @@ def spell(rng: random.Random, w: str) -> Sample:
     return Sample(q, ans, w)
 
 
-@skill("spelling", 2.4)
+@skill("spelling", 3.2)
 def spelling(rng: random.Random) -> Sample:
     return spell(rng, rng.choice(NOUNS))
 
 
-@skill("invented words", 2.0)
+@skill("invented words", 4.0)
 def invented_words(rng: random.Random) -> Sample:
     """Spelling and case of words that were made up: the hard variant of the skills above."""
     w = invented(rng)
@@ -95,7 +95,7 @@ def invented_words(rng: random.Random) -> Sample:
     return sample
 
 
-@skill("count letters", 1.4)
+@skill("count letters", 1.8)
 def count_letters(rng: random.Random) -> Sample:
     w = any_word(rng)
     letter = rng.choice(w) if rng.random() < 0.8 else rng.choice("aeioust")

@@ -65,12 +65,12 @@ def think_multiply(rng: random.Random) -> Sample:
     return thinking(multiply(rng))
 
 
-@skill("think: add many", 1.2)
+@skill("think: add many", 2.0)
 def think_add_many(rng: random.Random) -> Sample:
     return thinking(add_many(rng))
 
 
-@skill("think: word problem", 1.0)
+@skill("think: word problem", 1.8)
 def think_word_problem(rng: random.Random) -> Sample:
     return thinking(word_problem(rng))
 
@@ -90,7 +90,7 @@ def plain_word_problem(rng: random.Random) -> Sample:
     return worked(word_problem(rng), "think: word problem")
 
 
-@skill("think: count letter", 1.2)
+@skill("think: count letter", 2.4)
 def think_count_letter(rng: random.Random) -> Sample:
     w = any_word(rng)
     letter = rng.choice(w)
