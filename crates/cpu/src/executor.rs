@@ -1,9 +1,6 @@
 //! Sequences and the seam.
 
-use std::collections::BTreeMap;
-
 use shamrock_model::config::Config;
-use shamrock_model::executor::check_steps;
 use shamrock_model::{
     Error, Executor, LayerState, Limits, ModelFile, Pass, Result, SeqId, SequenceState, SnapshotId, Step,
 };
@@ -16,41 +13,13 @@ const BACKEND: &str = "cpu";
 /// The fast CPU executor, see the [crate documentation](crate).
 pub struct CpuExecutor {
     engine: Engine,
-    limits: Limits,
     pool: rayon::ThreadPool,
-    sequences: BTreeMap<SeqId, Sequence>,
-    snapshots: BTreeMap<SnapshotId, SequenceState>,
-    next_id: u64,
+    sequences: Sequences,
 }
 
-/// One sequence.
-pub(crate) struct Sequence {
-    pub(crate) state: SequenceState,
-    lost: bool,
-    /// Of the last commit, when that was rewindable.
-    pub(crate) undo: Option<Undo>,
-}
-
-/// What cuts a commit back.
-pub(crate) struct Undo {
-    /// Length before the commit.
-    pub(crate) from: usize,
-    /// Per layer; `None` for full attention, whose rows are simply cut.
-    pub(crate) layers: Vec<Option<gdn::Undo>>,
-}
-
-impl Sequence {
-    fn new(state: SequenceState) -> Self {
-        Sequence { state, lost: false, undo: None }
-    }
-
-    /// Notes what cuts the next layer back, if that is wanted.
-    pub(crate) fn keep(&mut self, wanted: bool, undo: Option<gdn::Undo>) {
-        if let Some(all) = self.undo.as_mut().filter(|_| wanted) {
-            all.layers.push(undo);
-        }
-    }
-}
+pub(crate) type Sequences = shamrock_model::Sequences<Vec<LayerState>, Undo>;
+/// What cuts a commit back, per layer; `None` for full attention, whose rows are simply cut.
+pub(crate) type Undo = Vec<Option<gdn::Undo>>;
 
 impl CpuExecutor {
     /// An executor over an opened model. Makes no pass over the weights.
@@ -68,32 +37,8 @@ impl CpuExecutor {
             max_rows: 1024,
             max_sequences: 1024,
         };
-        Ok(CpuExecutor {
-            engine: Engine::new(model, options.precision),
-            limits,
-            pool,
-            sequences: BTreeMap::new(),
-            snapshots: BTreeMap::new(),
-            next_id: 0,
-        })
-    }
-
-    fn sequence(&self, seq: SeqId) -> Result<&Sequence> {
-        match self.sequences.get(&seq) {
-            None => Err(Error::UnknownSequence(seq)),
-            Some(s) if s.lost => Err(Error::LostSequence(seq)),
-            Some(s) => Ok(s),
-        }
-    }
-
-    fn sequence_mut(&mut self, seq: SeqId) -> Result<&mut Sequence> {
-        self.sequence(seq)?;
-        self.sequences.get_mut(&seq).ok_or(Error::UnknownSequence(seq))
-    }
-
-    fn fresh_id(&mut self) -> u64 {
-        self.next_id += 1;
-        self.next_id
+        let engine = Engine::new(model, options.precision);
+        Ok(CpuExecutor { engine, pool, sequences: Sequences::new(limits) })
     }
 }
 
@@ -107,108 +52,60 @@ impl Executor for CpuExecutor {
     }
 
     fn limits(&self) -> Limits {
-        self.limits
+        self.sequences.limits()
     }
 
     fn open(&mut self) -> Result<SeqId> {
-        if self.sequences.len() >= self.limits.max_sequences {
-            return Err(Error::Step(format!("{} sequences are open already", self.sequences.len())));
-        }
-        let id = SeqId(self.fresh_id());
-        let state = SequenceState::empty(self.config());
-        self.sequences.insert(id, Sequence::new(state));
-        Ok(id)
+        self.sequences.open(|| Ok(LayerState::empty(&self.engine.model.config)))
     }
 
     fn close(&mut self, seq: SeqId) {
-        self.sequences.remove(&seq);
+        self.sequences.close(seq);
     }
 
     fn len(&self, seq: SeqId) -> Result<usize> {
-        Ok(self.sequence(seq)?.state.len)
+        self.sequences.len(seq)
     }
 
     fn run(&mut self, steps: &[Step<'_>]) -> Result<Pass> {
-        check_steps(self.config(), self.limits, steps, |seq| Ok(self.sequence(seq)?.state.len))?;
-        // A commit that does not reach its end leaves its sequence marked.
-        for step in steps.iter().filter(|s| !s.commit.is_empty()) {
-            let sequence = self.sequence_mut(step.seq)?;
-            sequence.lost = true;
-            sequence.undo = None;
-        }
-        let (engine, sequences) = (&self.engine, &mut self.sequences);
-        let pass = self.pool.install(|| engine.run(sequences, steps))?;
-        for step in steps.iter().filter(|s| !s.commit.is_empty()) {
-            if let Some(sequence) = self.sequences.get_mut(&step.seq) {
-                sequence.state.len += step.commit.len();
-                sequence.lost = false;
-            }
-        }
-        Ok(pass)
+        let (engine, pool) = (&self.engine, &self.pool);
+        self.sequences
+            .run(&engine.model.config, steps, |sequences| pool.install(|| engine.run(sequences, steps)))
     }
 
     fn rewind(&mut self, seq: SeqId, len: usize) -> Result<()> {
-        self.sequence(seq)?;
-        let (g, kv_width) = (&self.engine.model.config.gdn, self.engine.model.config.attention.kv_width());
-        let sequence = self.sequences.get_mut(&seq).ok_or(Error::UnknownSequence(seq))?;
-        let to = sequence.state.len;
-        if len == to {
-            return Ok(());
-        }
-        let from = sequence.undo.as_ref().map_or(to, |u| u.from);
-        let undo = match &sequence.undo {
-            Some(undo) if (from..to).contains(&len) => undo,
-            _ => return Err(Error::Rewind { asked: len, from, to }),
-        };
-        let isa = self.engine.isa;
-        self.pool.install(|| {
-            for (layer, undo) in sequence.state.layers.iter_mut().zip(&undo.layers) {
-                match layer {
-                    LayerState::Kv { k, v } => {
-                        k.truncate(len * kv_width);
-                        v.truncate(len * kv_width);
-                    }
-                    LayerState::Gdn { ring, memory } => {
-                        if let Some(undo) = undo {
-                            (*ring, *memory) = undo.replay(isa, g, len - from);
-                        }
-                    }
-                }
-            }
-        });
-        sequence.state.len = len;
-        Ok(())
+        let (isa, Config { gdn, attention, .. }) = (self.engine.isa, &self.engine.model.config);
+        self.sequences.rewind(seq, len, |layers, undo, cut| {
+            let kv_len = cut.len * attention.kv_width();
+            let replay = |undo: &gdn::Undo| undo.replay(isa, gdn, cut.kept());
+            self.pool.install(|| LayerState::cut_back(layers, kv_len, undo, replay));
+            Ok(())
+        })
     }
 
     fn snapshot(&mut self, seq: SeqId) -> Result<SnapshotId> {
-        let state = self.sequence(seq)?.state.clone();
-        let id = SnapshotId(self.fresh_id());
-        self.snapshots.insert(id, state);
-        Ok(id)
+        self.sequences.snapshot(seq, |layers, _| Ok(layers.clone()))
     }
 
     fn restore(&mut self, snapshot: SnapshotId, into: SeqId) -> Result<()> {
-        let state = self.snapshots.get(&snapshot).ok_or(Error::UnknownSnapshot(snapshot))?.clone();
-        let sequence = self.sequences.get_mut(&into).ok_or(Error::UnknownSequence(into))?;
-        *sequence = Sequence::new(state);
-        Ok(())
+        self.sequences.restore(snapshot, into, |from, _, to| {
+            to.clone_from(from);
+            Ok(())
+        })
     }
 
     fn release(&mut self, snapshot: SnapshotId) {
-        self.snapshots.remove(&snapshot);
+        self.sequences.release(snapshot);
     }
 
     fn export(&self, seq: SeqId) -> Result<SequenceState> {
-        Ok(self.sequence(seq)?.state.clone())
+        self.sequences.export(seq, |layers, _| Ok(layers.clone()))
     }
 
     fn import(&mut self, seq: SeqId, state: &SequenceState) -> Result<()> {
-        state.check(self.config())?;
-        if state.len > self.limits.max_context {
-            return Err(Error::ContextLength { needed: state.len, limit: self.limits.max_context });
-        }
-        let sequence = self.sequences.get_mut(&seq).ok_or(Error::UnknownSequence(seq))?;
-        *sequence = Sequence::new(state.clone());
-        Ok(())
+        self.sequences.import(&self.engine.model.config, seq, state, |layers| {
+            layers.clone_from(&state.layers);
+            Ok(())
+        })
     }
 }

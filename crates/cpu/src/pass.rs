@@ -1,6 +1,5 @@
 //! One pass: all rows of all steps through the layers together.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -8,7 +7,7 @@ use shamrock_model::executor::StepOutput;
 use shamrock_model::weights::MixerWeights;
 use shamrock_model::{Error, LayerState, ModelFile, Part, Pass, PassStats, Result, Score, SeqId, Step};
 
-use crate::executor::{Sequence, Undo};
+use crate::executor::Sequences;
 use crate::gdn::Taps;
 use crate::kernel::Isa;
 use crate::linear::Linear;
@@ -69,7 +68,7 @@ impl Engine {
     }
 
     /// All layers over all parts. The caller has checked the steps.
-    pub(crate) fn run(&self, sequences: &mut BTreeMap<SeqId, Sequence>, steps: &[Step<'_>]) -> Result<Pass> {
+    pub(crate) fn run(&self, sequences: &mut Sequences, steps: &[Step<'_>]) -> Result<Pass> {
         let start = Instant::now();
         let (config, weights) = (&self.model.config, &*self.model.weights);
         let linear = Linear::new(weights, self.precision, self.isa);
@@ -114,7 +113,7 @@ impl Engine {
         x: &[f32],
         parts: &[Rows<'_>],
         rotations: &Rotations,
-        sequences: &mut BTreeMap<SeqId, Sequence>,
+        sequences: &mut Sequences,
     ) -> Result<Vec<f32>> {
         let config = &self.model.config;
         let wrong_kind = || Error::State(format!("layer {layer} is of another kind than its weights"));
@@ -122,26 +121,30 @@ impl Engine {
             (MixerWeights::Full(w), _) => {
                 let mut mixer = attention::Mixer::new(linear, config, w, x, rotations)?;
                 for part in parts {
-                    let sequence = sequences.get_mut(&part.seq).ok_or(Error::UnknownSequence(part.seq))?;
-                    let LayerState::Kv { k, v } = &mut sequence.state.layers[layer] else {
+                    let (layers, undo) = sequences.get_mut(part.seq)?.state_and_undo();
+                    let LayerState::Kv { k, v } = &mut layers[layer] else {
                         return Err(wrong_kind());
                     };
                     mixer.mix(part.rows.clone(), part.part, k, v);
-                    sequence.keep(part.keep_undo, None);
+                    if let Some(undo) = undo.filter(|_| part.keep_undo) {
+                        undo.push(None);
+                    }
                 }
                 mixer.finish(linear)
             }
             (MixerWeights::Linear(w), Some(taps)) => {
                 let mut mixer = gdn::Mixer::new(linear, config, w, taps, x)?;
                 for part in parts {
-                    let sequence = sequences.get_mut(&part.seq).ok_or(Error::UnknownSequence(part.seq))?;
-                    let LayerState::Gdn { ring, memory } = &mut sequence.state.layers[layer] else {
+                    let (layers, undo) = sequences.get_mut(part.seq)?.state_and_undo();
+                    let LayerState::Gdn { ring, memory } = &mut layers[layer] else {
                         return Err(wrong_kind());
                     };
                     match part.part {
                         Part::Commit => {
-                            let undo = mixer.commit(part.rows.clone(), ring, memory, part.keep_undo);
-                            sequence.keep(part.keep_undo, undo);
+                            let kept = mixer.commit(part.rows.clone(), ring, memory, part.keep_undo);
+                            if let Some(undo) = undo.filter(|_| part.keep_undo) {
+                                undo.push(kept);
+                            }
                         }
                         Part::Preview => mixer.preview(part.rows.clone(), ring, memory)?,
                     }
@@ -184,15 +187,11 @@ impl Engine {
 }
 
 /// The non-empty parts in the order they run: a step's commit before its preview.
-fn parts<'a>(sequences: &mut BTreeMap<SeqId, Sequence>, steps: &'a [Step<'a>]) -> Result<Vec<Rows<'a>>> {
+fn parts<'a>(sequences: &mut Sequences, steps: &'a [Step<'a>]) -> Result<Vec<Rows<'a>>> {
     let mut parts = Vec::new();
     let mut at = 0;
     for (i, step) in steps.iter().enumerate() {
-        let sequence = sequences.get_mut(&step.seq).ok_or(Error::UnknownSequence(step.seq))?;
-        let from = sequence.state.len;
-        if step.rewindable {
-            sequence.undo = Some(Undo { from, layers: Vec::new() });
-        }
+        let from = sequences.get_mut(step.seq)?.len();
         for (part, ids, score, position) in [
             (Part::Commit, step.commit, &step.commit_score, from),
             (Part::Preview, step.preview, &step.preview_score, from + step.commit.len()),

@@ -1,12 +1,10 @@
 //! A model-free executor for tests of what generates: made-up logits, real sequence semantics.
 
-use std::collections::BTreeMap;
-
 use shamrock_model::config::{AttentionConfig, BlockConfig, GdnConfig, MoeConfig};
-use shamrock_model::executor::{StepOutput, check_steps};
+use shamrock_model::executor::StepOutput;
 use shamrock_model::{
     Config, Controls, Error, Executor, LayerKind, LayerState, Limits, Pass, PassStats, Pick, Result, Score,
-    Scored, SeqId, SequenceState, SnapshotId, Step,
+    Scored, SeqId, SequenceState, Sequences, SnapshotId, Step,
 };
 
 /// An executor whose logits are a hash of what a row sees: the committed ids before it and, in a
@@ -16,21 +14,17 @@ use shamrock_model::{
 /// The vocabulary is [`VOCAB`](Self::VOCAB) ids, of which the last is the mask, 1 is the stop id and
 /// 2 ends thinking.
 pub struct ScriptedExecutor {
-    seed: u64,
+    script: Script,
     config: Config,
-    limits: Limits,
-    sequences: BTreeMap<SeqId, Sequence>,
-    snapshots: BTreeMap<SnapshotId, Vec<u32>>,
-    next_id: u64,
+    /// A state is the ids themselves.
+    sequences: Sequences<Vec<u32>>,
     passes: usize,
     fails_at: Option<usize>,
 }
 
-struct Sequence {
-    ids: Vec<u32>,
-    lost: bool,
-    /// Length before the last commit, if that was rewindable.
-    undo: Option<usize>,
+/// The made-up logits.
+struct Script {
+    seed: u64,
 }
 
 impl ScriptedExecutor {
@@ -65,26 +59,28 @@ impl ScriptedExecutor {
         };
         let limits = Limits { max_context: config.max_context, max_rows: 64, max_sequences: 64 };
         ScriptedExecutor {
-            seed,
+            script: Script { seed },
             config,
-            limits,
-            sequences: BTreeMap::new(),
-            snapshots: BTreeMap::new(),
-            next_id: 0,
+            sequences: Sequences::new(limits),
             passes: 0,
             fails_at: None,
         }
     }
 
     /// With another context length.
-    pub fn with_context(mut self, positions: usize) -> Self {
-        self.limits.max_context = positions;
-        self
+    pub fn with_context(self, positions: usize) -> Self {
+        self.limit(|limits| limits.max_context = positions)
     }
 
     /// With another limit on the rows of a pass.
-    pub fn with_max_rows(mut self, rows: usize) -> Self {
-        self.limits.max_rows = rows;
+    pub fn with_max_rows(self, rows: usize) -> Self {
+        self.limit(|limits| limits.max_rows = rows)
+    }
+
+    fn limit(mut self, set: impl FnOnce(&mut Limits)) -> Self {
+        let mut limits = self.sequences.limits();
+        set(&mut limits);
+        self.sequences = Sequences::new(limits);
         self
     }
 
@@ -106,31 +102,20 @@ impl ScriptedExecutor {
 
     /// Sequences and snapshots held.
     pub fn held(&self) -> (usize, usize) {
-        (self.sequences.len(), self.snapshots.len())
+        self.sequences.held()
     }
 
     /// Ids a sequence holds.
     pub fn ids(&self, seq: SeqId) -> &[u32] {
-        self.sequences.get(&seq).map_or(&[], |s| &s.ids)
+        self.sequences.get(seq).map_or(&[], |s| &s.state)
     }
+}
 
-    fn sequence(&self, seq: SeqId) -> Result<&Sequence> {
-        match self.sequences.get(&seq) {
-            None => Err(Error::UnknownSequence(seq)),
-            Some(s) if s.lost => Err(Error::LostSequence(seq)),
-            Some(s) => Ok(s),
-        }
-    }
-
-    fn fresh_id(&mut self) -> u64 {
-        self.next_id += 1;
-        self.next_id
-    }
-
+impl Script {
     /// Logits of the token at `position`, for a row that sees `context`.
     fn logits(&self, position: usize, context: u64) -> Vec<f32> {
-        let favoured = (hash(self.seed, position as u64) % u64::from(Self::VOCAB)) as u32;
-        (0..Self::VOCAB)
+        let favoured = (hash(self.seed, position as u64) % u64::from(ScriptedExecutor::VOCAB)) as u32;
+        (0..ScriptedExecutor::VOCAB)
             .map(|id| {
                 let noise = (hash(context, id.into()) >> 40) as f32 / (1 << 24) as f32;
                 4.0 * noise + if id == favoured { 3.0 } else { 0.0 }
@@ -159,7 +144,7 @@ impl ScriptedExecutor {
             Score::None => Scored::None,
             Score::Logits { rows } => Scored::Logits {
                 values: rows.iter().flat_map(|&row| logits(row)).collect(),
-                vocab: self.config.vocab_size,
+                vocab: ScriptedExecutor::VOCAB as usize,
             },
             Score::Picks { rows, shaping, probes } => {
                 let pick = |(i, &row): (usize, &usize)| {
@@ -190,89 +175,76 @@ impl Executor for ScriptedExecutor {
     }
 
     fn limits(&self) -> Limits {
-        self.limits
+        self.sequences.limits()
     }
 
     fn open(&mut self) -> Result<SeqId> {
-        let id = SeqId(self.fresh_id());
-        self.sequences.insert(id, Sequence { ids: Vec::new(), lost: false, undo: None });
-        Ok(id)
+        self.sequences.open(|| Ok(Vec::new()))
     }
 
     fn close(&mut self, seq: SeqId) {
-        self.sequences.remove(&seq);
+        self.sequences.close(seq);
     }
 
     fn len(&self, seq: SeqId) -> Result<usize> {
-        Ok(self.sequence(seq)?.ids.len())
+        self.sequences.len(seq)
     }
 
     fn run(&mut self, steps: &[Step<'_>]) -> Result<Pass> {
-        check_steps(&self.config, self.limits, steps, |seq| self.len(seq))?;
-        let fails = self.fails_at == Some(self.passes);
-        self.passes += 1;
-        let mut pass = Pass::default();
-        for step in steps {
-            let output = self.run_step(step, &self.sequence(step.seq)?.ids);
-            pass.outputs.push(output);
-            pass.stats.weight_bytes += (step.commit.len() + step.preview.len()) as u64;
-            if let Some(sequence) = self.sequences.get_mut(&step.seq)
-                && !step.commit.is_empty()
-            {
-                sequence.undo = step.rewindable.then_some(sequence.ids.len());
-                sequence.ids.extend_from_slice(step.commit);
-                sequence.lost = fails;
+        self.sequences.run(&self.config, steps, |sequences| {
+            let fails = self.fails_at == Some(self.passes);
+            self.passes += 1;
+            let mut pass = Pass::default();
+            for step in steps {
+                let ids = &mut sequences.get_mut(step.seq)?.state;
+                pass.outputs.push(self.script.run_step(step, ids));
+                pass.stats.weight_bytes += (step.commit.len() + step.preview.len()) as u64;
+                ids.extend_from_slice(step.commit);
             }
-        }
-        if fails {
-            return Err(Error::Device { backend: "scripted", problem: "failed as told".into() });
-        }
-        pass.stats = PassStats { distinct_experts: 1, ..pass.stats };
-        Ok(pass)
+            if fails {
+                return Err(Error::Device { backend: "scripted", problem: "failed as told".into() });
+            }
+            pass.stats = PassStats { distinct_experts: 1, ..pass.stats };
+            Ok(pass)
+        })
     }
 
     fn rewind(&mut self, seq: SeqId, len: usize) -> Result<()> {
-        let to = self.sequence(seq)?.ids.len();
-        let sequence = self.sequences.get_mut(&seq).ok_or(Error::UnknownSequence(seq))?;
-        let from = sequence.undo.unwrap_or(to);
-        if !(from..=to).contains(&len) {
-            return Err(Error::Rewind { asked: len, from, to });
-        }
-        sequence.ids.truncate(len);
-        Ok(())
+        self.sequences.rewind(seq, len, |ids, (), cut| {
+            ids.truncate(cut.len);
+            Ok(())
+        })
     }
 
     fn snapshot(&mut self, seq: SeqId) -> Result<SnapshotId> {
-        let ids = self.sequence(seq)?.ids.clone();
-        let id = SnapshotId(self.fresh_id());
-        self.snapshots.insert(id, ids);
-        Ok(id)
+        self.sequences.snapshot(seq, |ids, _| Ok(ids.clone()))
     }
 
     fn restore(&mut self, snapshot: SnapshotId, into: SeqId) -> Result<()> {
-        let ids = self.snapshots.get(&snapshot).ok_or(Error::UnknownSnapshot(snapshot))?.clone();
-        let sequence = self.sequences.get_mut(&into).ok_or(Error::UnknownSequence(into))?;
-        *sequence = Sequence { ids, lost: false, undo: None };
-        Ok(())
+        self.sequences.restore(snapshot, into, |from, _, to| {
+            to.clone_from(from);
+            Ok(())
+        })
     }
 
     fn release(&mut self, snapshot: SnapshotId) {
-        self.snapshots.remove(&snapshot);
+        self.sequences.release(snapshot);
     }
 
     fn export(&self, seq: SeqId) -> Result<SequenceState> {
-        let ids: Vec<f32> = self.sequence(seq)?.ids.iter().map(|&id| id as f32).collect();
-        Ok(SequenceState { len: ids.len(), layers: vec![LayerState::Kv { k: ids.clone(), v: ids }] })
+        self.sequences.export(seq, |ids, _| {
+            let ids: Vec<f32> = ids.iter().map(|&id| id as f32).collect();
+            Ok(vec![LayerState::Kv { k: ids.clone(), v: ids }])
+        })
     }
 
     fn import(&mut self, seq: SeqId, state: &SequenceState) -> Result<()> {
-        state.check(&self.config)?;
-        let ids = match state.layers.first() {
-            Some(LayerState::Kv { k, .. }) => k.iter().map(|&id| id as u32).collect(),
-            _ => Vec::new(),
-        };
-        let sequence = self.sequences.get_mut(&seq).ok_or(Error::UnknownSequence(seq))?;
-        *sequence = Sequence { ids, lost: false, undo: None };
-        Ok(())
+        self.sequences.import(&self.config, seq, state, |ids| {
+            let LayerState::Kv { k, .. } = &state.layers[0] else {
+                return Err(Error::State("layer 0 is not the script's".into()));
+            };
+            *ids = k.iter().map(|&id| id as u32).collect();
+            Ok(())
+        })
     }
 }

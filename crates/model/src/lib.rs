@@ -7,6 +7,7 @@
 //! | [`routing`] | expert choice and the block coreset, shared by every executor that routes on the host |
 //! | [`shaping`] | penalties, forbidden ids and ramps: how a row of logits becomes a pick |
 //! | [`executor`] | the seam: two verbs, *preview* and *commit*, over explicit sequences |
+//! | [`sequences`] | the bookkeeping of sequences and snapshots that every executor holds |
 //! | [`mod@reference`] | the plain f32 executor that defines what every other one must compute |
 //!
 //! The mathematics is written down in `docs/architecture.md`.
@@ -17,6 +18,7 @@ pub mod executor;
 mod file;
 pub mod reference;
 pub mod routing;
+pub mod sequences;
 pub mod shaping;
 pub mod state;
 pub mod weights;
@@ -25,6 +27,7 @@ pub use config::{Config, Controls, LayerKind};
 pub use error::{Error, Result};
 pub use executor::{Executor, Limits, Part, Pass, PassStats, Score, Scored, SeqId, SnapshotId, Step};
 pub use file::ModelFile;
+pub use sequences::{Sequence, Sequences};
 pub use shaping::{Pick, Shaping};
 pub use state::{LayerState, SequenceState};
 pub use weights::Weights;

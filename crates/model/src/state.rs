@@ -32,23 +32,44 @@ pub enum LayerState {
     },
 }
 
-impl SequenceState {
-    /// The state of a sequence with nothing committed.
-    pub fn empty(config: &Config) -> Self {
-        let layers = config
-            .layers
-            .iter()
-            .map(|kind| match kind {
-                LayerKind::Full => LayerState::Kv { k: Vec::new(), v: Vec::new() },
-                LayerKind::Linear => LayerState::Gdn {
-                    ring: vec![0.0; config.gdn.ring_rows() * config.gdn.channels()],
-                    memory: vec![0.0; config.gdn.memory_len()],
-                },
-            })
-            .collect();
-        SequenceState { len: 0, layers }
+impl LayerState {
+    /// The layers of a sequence with nothing committed.
+    pub fn empty(config: &Config) -> Vec<LayerState> {
+        let empty = |kind: &LayerKind| match kind {
+            LayerKind::Full => LayerState::Kv { k: Vec::new(), v: Vec::new() },
+            LayerKind::Linear => LayerState::Gdn {
+                ring: vec![0.0; config.gdn.ring_rows() * config.gdn.channels()],
+                memory: vec![0.0; config.gdn.memory_len()],
+            },
+        };
+        config.layers.iter().map(empty).collect()
     }
 
+    /// Cuts the layers of a sequence back: keys and values to the first `kv_len` numbers each, a
+    /// Gated DeltaNet layer to the `(ring, memory)` that `replay` makes of its entry in `undo`.
+    pub fn cut_back<U>(
+        layers: &mut [LayerState],
+        kv_len: usize,
+        undo: &[Option<U>],
+        replay: impl Fn(&U) -> (Vec<f32>, Vec<f32>),
+    ) {
+        for (layer, undo) in layers.iter_mut().zip(undo) {
+            match layer {
+                LayerState::Kv { k, v } => {
+                    k.truncate(kv_len);
+                    v.truncate(kv_len);
+                }
+                LayerState::Gdn { ring, memory } => {
+                    if let Some(undo) = undo {
+                        (*ring, *memory) = replay(undo);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl SequenceState {
     /// Checks that every part has the size the model calls for.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ mod linear;
 mod math;
 mod moe;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use linear::Projector;
@@ -20,7 +20,7 @@ use math::norm_1p;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::executor::{
-    Executor, Limits, Part, Pass, PassStats, Score, Scored, SeqId, SnapshotId, Step, StepOutput, check_steps,
+    Executor, Limits, Part, Pass, PassStats, Score, Scored, SeqId, SnapshotId, Step, StepOutput,
 };
 use crate::file::ModelFile;
 use crate::routing::Routes;
@@ -69,26 +69,14 @@ pub enum Event<'a> {
 /// See the [module documentation](self).
 pub struct ReferenceExecutor {
     model: ModelFile,
-    limits: Limits,
     pool: rayon::ThreadPool,
-    sequences: BTreeMap<SeqId, Sequence>,
-    snapshots: BTreeMap<SnapshotId, SequenceState>,
-    next_id: u64,
+    sequences: Sequences,
 }
 
-struct Sequence {
-    state: SequenceState,
-    lost: bool,
-    /// Of the last commit, when that was rewindable.
-    undo: Option<Undo>,
-}
-
-struct Undo {
-    /// Length before the commit.
-    from: usize,
-    /// Per layer; `None` for full attention, whose rows are simply cut.
-    layers: Vec<Option<gdn::Undo>>,
-}
+type Sequences = crate::Sequences<Vec<LayerState>, Undo>;
+type Sequence = crate::Sequence<Vec<LayerState>, Undo>;
+/// What cuts a commit back, per layer; `None` for full attention, whose rows are simply cut.
+type Undo = Vec<Option<gdn::Undo>>;
 
 /// Rows on their way through the layers.
 struct Rows<'a> {
@@ -118,14 +106,7 @@ impl ReferenceExecutor {
             max_rows: 4096,
             max_sequences: 1024,
         };
-        Ok(ReferenceExecutor {
-            model,
-            limits,
-            pool,
-            sequences: BTreeMap::new(),
-            snapshots: BTreeMap::new(),
-            next_id: 0,
-        })
+        Ok(ReferenceExecutor { model, pool, sequences: Sequences::new(limits) })
     }
 
     /// [`Executor::run`] that shows its intermediate results to `observe`.
@@ -134,47 +115,16 @@ impl ReferenceExecutor {
         steps: &[Step<'_>],
         observe: &mut (dyn FnMut(Site, Event<'_>) + Send),
     ) -> Result<Pass> {
-        check_steps(&self.model.config, self.limits, steps, |seq| Ok(self.sequence(seq)?.state.len))?;
-        // A commit that does not reach its end leaves its sequence marked.
-        for step in steps.iter().filter(|s| !s.commit.is_empty()) {
-            let sequence = self.sequence_mut(step.seq)?;
-            sequence.lost = true;
-            sequence.undo = None;
-        }
-        let (model, sequences) = (&self.model, &mut self.sequences);
-        let pass = self.pool.install(|| run(model, sequences, steps, observe))?;
-        for step in steps.iter().filter(|s| !s.commit.is_empty()) {
-            if let Some(sequence) = self.sequences.get_mut(&step.seq) {
-                sequence.state.len += step.commit.len();
-                sequence.lost = false;
-            }
-        }
-        Ok(pass)
-    }
-
-    fn sequence(&self, seq: SeqId) -> Result<&Sequence> {
-        match self.sequences.get(&seq) {
-            None => Err(Error::UnknownSequence(seq)),
-            Some(s) if s.lost => Err(Error::LostSequence(seq)),
-            Some(s) => Ok(s),
-        }
-    }
-
-    fn sequence_mut(&mut self, seq: SeqId) -> Result<&mut Sequence> {
-        self.sequence(seq)?;
-        self.sequences.get_mut(&seq).ok_or(Error::UnknownSequence(seq))
-    }
-
-    fn fresh_id(&mut self) -> u64 {
-        self.next_id += 1;
-        self.next_id
+        let (model, pool) = (&self.model, &self.pool);
+        self.sequences
+            .run(&model.config, steps, |sequences| pool.install(|| run(model, sequences, steps, observe)))
     }
 }
 
 /// All layers over all parts. The caller has checked the steps.
 fn run(
     model: &ModelFile,
-    sequences: &mut BTreeMap<SeqId, Sequence>,
+    sequences: &mut Sequences,
     steps: &[Step<'_>],
     observe: &mut (dyn FnMut(Site, Event<'_>) + Send),
 ) -> Result<Pass> {
@@ -191,7 +141,7 @@ fn run(
         let mut used = BTreeSet::new();
         for rows in &mut parts {
             let x = norm_1p(&rows.hidden, &w.input_norm, config.norm_eps);
-            let sequence = sequences.get_mut(&rows.seq).ok_or(Error::UnknownSequence(rows.seq))?;
+            let sequence = sequences.get_mut(rows.seq)?;
             let mixed = mix(&p, &w.mixer, &x, rows, sequence, i)?;
             add(&mut rows.hidden, &mixed);
             observe(rows.site, Event::Mixed(i, &rows.hidden));
@@ -231,16 +181,12 @@ fn run(
 fn embed<'a>(
     p: &Projector<'_>,
     embedding: crate::weights::Matrix,
-    sequences: &mut BTreeMap<SeqId, Sequence>,
+    sequences: &mut Sequences,
     steps: &'a [Step<'a>],
 ) -> Result<Vec<Rows<'a>>> {
     let mut parts = Vec::new();
     for (i, step) in steps.iter().enumerate() {
-        let sequence = sequences.get_mut(&step.seq).ok_or(Error::UnknownSequence(step.seq))?;
-        let from = sequence.state.len;
-        if step.rewindable {
-            sequence.undo = Some(Undo { from, layers: Vec::new() });
-        }
+        let from = sequences.get_mut(step.seq)?.len();
         for (part, ids, score, position) in [
             (Part::Commit, step.commit, &step.commit_score, from),
             (Part::Preview, step.preview, &step.preview_score, from + step.commit.len()),
@@ -266,7 +212,8 @@ fn mix(
     layer: usize,
 ) -> Result<Vec<f32>> {
     let part = rows.site.part;
-    let (out, undo) = match (w, &mut sequence.state.layers[layer]) {
+    let (layers, kept) = sequence.state_and_undo();
+    let (out, undo) = match (w, &mut layers[layer]) {
         (MixerWeights::Full(w), LayerState::Kv { k, v }) => {
             (attention::attend(p, w, x, part, rows.position, k, v)?, None)
         }
@@ -276,8 +223,8 @@ fn mix(
         },
         _ => return Err(Error::State(format!("layer {layer} is of another kind than its weights"))),
     };
-    if let Some(all) = sequence.undo.as_mut().filter(|_| rows.keep_undo) {
-        all.layers.push(undo);
+    if let Some(kept) = kept.filter(|_| rows.keep_undo) {
+        kept.push(undo);
     }
     debug_assert_eq!(out.len(), rows.ids.len() * p.config.hidden_size);
     Ok(out)
@@ -324,25 +271,19 @@ impl Executor for ReferenceExecutor {
     }
 
     fn limits(&self) -> Limits {
-        self.limits
+        self.sequences.limits()
     }
 
     fn open(&mut self) -> Result<SeqId> {
-        if self.sequences.len() >= self.limits.max_sequences {
-            return Err(Error::Step(format!("{} sequences are open already", self.sequences.len())));
-        }
-        let id = SeqId(self.fresh_id());
-        let state = SequenceState::empty(&self.model.config);
-        self.sequences.insert(id, Sequence { state, lost: false, undo: None });
-        Ok(id)
+        self.sequences.open(|| Ok(LayerState::empty(&self.model.config)))
     }
 
     fn close(&mut self, seq: SeqId) {
-        self.sequences.remove(&seq);
+        self.sequences.close(seq);
     }
 
     fn len(&self, seq: SeqId) -> Result<usize> {
-        Ok(self.sequence(seq)?.state.len)
+        self.sequences.len(seq)
     }
 
     fn run(&mut self, steps: &[Step<'_>]) -> Result<Pass> {
@@ -350,61 +291,37 @@ impl Executor for ReferenceExecutor {
     }
 
     fn rewind(&mut self, seq: SeqId, len: usize) -> Result<()> {
-        let (gdn, kv_width) = (self.model.config.gdn.clone(), self.model.config.attention.kv_width());
-        let sequence = self.sequence_mut(seq)?;
-        let to = sequence.state.len;
-        if len == to {
-            return Ok(());
-        }
-        let from = sequence.undo.as_ref().map_or(to, |u| u.from);
-        let undo = match &sequence.undo {
-            Some(undo) if (from..to).contains(&len) => undo,
-            _ => return Err(Error::Rewind { asked: len, from, to }),
-        };
-        for (layer, undo) in sequence.state.layers.iter_mut().zip(&undo.layers) {
-            match layer {
-                LayerState::Kv { k, v } => {
-                    k.truncate(len * kv_width);
-                    v.truncate(len * kv_width);
-                }
-                LayerState::Gdn { ring, memory } => {
-                    if let Some(undo) = undo {
-                        (*ring, *memory) = undo.replay(&gdn, len - from);
-                    }
-                }
-            }
-        }
-        sequence.state.len = len;
-        Ok(())
+        let Config { gdn, attention, .. } = &self.model.config;
+        self.sequences.rewind(seq, len, |layers, undo, cut| {
+            let kv_len = cut.len * attention.kv_width();
+            LayerState::cut_back(layers, kv_len, undo, |undo| undo.replay(gdn, cut.kept()));
+            Ok(())
+        })
     }
 
     fn snapshot(&mut self, seq: SeqId) -> Result<SnapshotId> {
-        let state = self.sequence(seq)?.state.clone();
-        let id = SnapshotId(self.fresh_id());
-        self.snapshots.insert(id, state);
-        Ok(id)
+        self.sequences.snapshot(seq, |layers, _| Ok(layers.clone()))
     }
 
     fn restore(&mut self, snapshot: SnapshotId, into: SeqId) -> Result<()> {
-        let state = self.snapshots.get(&snapshot).ok_or(Error::UnknownSnapshot(snapshot))?.clone();
-        self.import(into, &state)
+        self.sequences.restore(snapshot, into, |from, _, to| {
+            to.clone_from(from);
+            Ok(())
+        })
     }
 
     fn release(&mut self, snapshot: SnapshotId) {
-        self.snapshots.remove(&snapshot);
+        self.sequences.release(snapshot);
     }
 
     fn export(&self, seq: SeqId) -> Result<SequenceState> {
-        Ok(self.sequence(seq)?.state.clone())
+        self.sequences.export(seq, |layers, _| Ok(layers.clone()))
     }
 
     fn import(&mut self, seq: SeqId, state: &SequenceState) -> Result<()> {
-        state.check(&self.model.config)?;
-        if state.len > self.limits.max_context {
-            return Err(Error::ContextLength { needed: state.len, limit: self.limits.max_context });
-        }
-        let sequence = self.sequences.get_mut(&seq).ok_or(Error::UnknownSequence(seq))?;
-        *sequence = Sequence { state: state.clone(), lost: false, undo: None };
-        Ok(())
+        self.sequences.import(&self.model.config, seq, state, |layers| {
+            layers.clone_from(&state.layers);
+            Ok(())
+        })
     }
 }
