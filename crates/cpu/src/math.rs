@@ -4,6 +4,7 @@
 //! none depends on the width, so every instruction set gives the same bits.
 
 use rayon::prelude::*;
+pub(crate) use shamrock_model::math::{add_scaled, dot, inverse_rms, l2_unit, softplus};
 
 use crate::kernel::Isa;
 
@@ -35,50 +36,6 @@ pub(crate) fn norm_1p_in_place(x: &mut [f32], w: &[f32], eps: f32) {
     }
 }
 
-/// `1 / sqrt(mean(x²) + ε)`.
-#[inline(always)]
-pub(crate) fn inverse_rms(x: &[f32], eps: f32) -> f32 {
-    1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt()
-}
-
-/// Scales `x` to unit length: `x / sqrt(Σx² + 1e-6)`. The 1e-6 is part of the model.
-#[inline(always)]
-pub(crate) fn l2_unit(x: &mut [f32]) {
-    let scale = 1.0 / (dot(x, x) + 1e-6).sqrt();
-    x.iter_mut().for_each(|v| *v *= scale);
-}
-
-/// Inner product in a fixed order: sixteen running sums.
-#[inline(always)]
-pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    const LANES: usize = 16;
-    let mut sums = [0.0f32; LANES];
-    let (a_body, a_tail) = a.as_chunks::<LANES>();
-    let (b_body, b_tail) = b.as_chunks::<LANES>();
-    for (a, b) in a_body.iter().zip(b_body) {
-        for i in 0..LANES {
-            sums[i] += a[i] * b[i];
-        }
-    }
-    let tail: f32 = a_tail.iter().zip(b_tail).map(|(a, b)| a * b).sum();
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            sums[i] += sums[i + width];
-        }
-        width /= 2;
-    }
-    sums[0] + tail
-}
-
-/// `out += scale · x`.
-#[inline(always)]
-pub(crate) fn add_scaled(out: &mut [f32], x: &[f32], scale: f32) {
-    for (o, x) in out.iter_mut().zip(x) {
-        *o += scale * x;
-    }
-}
-
 /// Logistic function.
 #[inline(always)]
 pub(crate) fn sigmoid(x: f32) -> f32 {
@@ -89,11 +46,6 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn silu(x: f32) -> f32 {
     x * sigmoid(x)
-}
-
-/// `ln(1 + eˣ)` without overflow.
-pub(crate) fn softplus(x: f32) -> f32 {
-    x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 
 /// Softmax in place, shifted by the maximum; the sum runs in element order.

@@ -8,6 +8,7 @@
 //! | [`shaping`] | penalties, forbidden ids and ramps: how a row of logits becomes a pick |
 //! | [`executor`] | the seam: two verbs, *preview* and *commit*, over explicit sequences |
 //! | [`sequences`] | the bookkeeping of sequences and snapshots that every executor holds |
+//! | [`math`] | small operators over rows that the executors on the host share |
 //! | [`mod@reference`] | the plain f32 executor that defines what every other one must compute |
 //!
 //! The mathematics is written down in `docs/architecture.md`.
@@ -16,6 +17,7 @@ pub mod config;
 mod error;
 pub mod executor;
 mod file;
+pub mod math;
 pub mod reference;
 pub mod routing;
 pub mod sequences;

@@ -1,4 +1,6 @@
-//! Small operators over rows.
+//! Operators over rows as the reference computes them, with the exponential of the standard library.
+
+pub(super) use crate::math::{add_scaled, dot, inverse_rms, l2_unit, softplus};
 
 /// `x / rms(x) ⊙ (1 + w)` for every row of `x` `[rows, w.len()]`.
 pub(super) fn norm_1p(x: &[f32], w: &[f32], eps: f32) -> Vec<f32> {
@@ -12,17 +14,6 @@ pub(super) fn norm_1p(x: &[f32], w: &[f32], eps: f32) -> Vec<f32> {
     out
 }
 
-/// `1 / sqrt(mean(x²) + ε)`.
-pub(super) fn inverse_rms(x: &[f32], eps: f32) -> f32 {
-    1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt()
-}
-
-/// Scales `x` to unit length: `x / sqrt(Σx² + 1e-6)`. The 1e-6 is part of the model.
-pub(super) fn l2_unit(x: &mut [f32]) {
-    let scale = 1.0 / (dot(x, x) + 1e-6).sqrt();
-    x.iter_mut().for_each(|v| *v *= scale);
-}
-
 /// Logistic function.
 pub(super) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
@@ -31,41 +22,6 @@ pub(super) fn sigmoid(x: f32) -> f32 {
 /// `x σ(x)`.
 pub(super) fn silu(x: f32) -> f32 {
     x * sigmoid(x)
-}
-
-/// `ln(1 + eˣ)` without overflow.
-pub(super) fn softplus(x: f32) -> f32 {
-    x.max(0.0) + (-x.abs()).exp().ln_1p()
-}
-
-/// Inner product in a fixed order (sixteen running sums), so that a row's result depends neither on
-/// the rows beside it nor on the number of threads.
-pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    const LANES: usize = 16;
-    let mut sums = [0.0f32; LANES];
-    let (a_body, a_tail) = a.as_chunks::<LANES>();
-    let (b_body, b_tail) = b.as_chunks::<LANES>();
-    for (a, b) in a_body.iter().zip(b_body) {
-        for i in 0..LANES {
-            sums[i] += a[i] * b[i];
-        }
-    }
-    let tail: f32 = a_tail.iter().zip(b_tail).map(|(a, b)| a * b).sum();
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            sums[i] += sums[i + width];
-        }
-        width /= 2;
-    }
-    sums[0] + tail
-}
-
-/// `out += scale · x`.
-pub(super) fn add_scaled(out: &mut [f32], x: &[f32], scale: f32) {
-    for (o, x) in out.iter_mut().zip(x) {
-        *o += scale * x;
-    }
 }
 
 /// Rotates the leading `rotary_dim` dims of one head in place: pairs `(i, i + rotary_dim/2)`, angle
@@ -85,27 +41,6 @@ pub(super) fn rope(head: &mut [f32], position: usize, rotary_dim: usize, theta: 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn softplus_matches_its_definition_and_survives_the_ends() {
-        for x in [-3.0f32, -0.1, 0.0, 0.5, 4.0] {
-            // Two roundings apart at most.
-            assert!((softplus(x) - (1.0 + f64::from(x).exp()).ln() as f32).abs() < 1e-6);
-        }
-        assert_eq!(softplus(200.0), 200.0);
-        assert_eq!(softplus(-200.0), 0.0);
-    }
-
-    #[test]
-    fn dot_agrees_with_f64_at_awkward_lengths() {
-        for n in [0, 1, 15, 16, 17, 100] {
-            let a: Vec<f32> = (0..n).map(|i| (i as f32 * 0.37).sin()).collect();
-            let b: Vec<f32> = (0..n).map(|i| (i as f32 * 0.11).cos()).collect();
-            let exact: f64 = a.iter().zip(&b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
-            // n products of size ≤ 1, each rounded to 2⁻²⁴.
-            assert!((f64::from(dot(&a, &b)) - exact).abs() <= 1e-7 * n as f64);
-        }
-    }
 
     #[test]
     fn rope_turns_pairs_by_the_position() {
