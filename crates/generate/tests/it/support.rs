@@ -3,12 +3,12 @@
 use std::ops::ControlFlow;
 
 use proptest::prelude::*;
-use serde_json::Value;
 use shamrock_generate::testing::ScriptedExecutor;
 use shamrock_generate::{Accept, Event, Mode, Options, Outcome, Session};
 use shamrock_model::config::Ramp;
 use shamrock_model::reference::{ReferenceExecutor, ReferenceOptions};
 use shamrock_model::{Controls, Executor, ModelFile};
+pub(crate) use shamrock_testkit::conformance::traced;
 
 /// A sink that listens to nothing.
 pub(crate) fn quiet(_: Event<'_>) -> ControlFlow<()> {
@@ -21,23 +21,6 @@ pub(crate) fn cold(executor: &mut dyn Executor, prompt: &[u32], options: &Option
     let outcome = session.generate(executor, prompt, options, &mut quiet).unwrap();
     session.close(executor);
     outcome
-}
-
-/// An answer with its events as JSON, as a trace file has them.
-pub(crate) fn traced(
-    executor: &mut dyn Executor,
-    session: &mut Session,
-    prompt: &[u32],
-    options: &Options,
-) -> (Outcome, Vec<Value>) {
-    let mut events = Vec::new();
-    let outcome = session
-        .generate(executor, prompt, options, &mut |event| {
-            events.push(serde_json::to_value(event).unwrap());
-            ControlFlow::Continue(())
-        })
-        .unwrap();
-    (outcome, events)
 }
 
 /// Asserts that two answers are the same, whatever they cost.
