@@ -71,7 +71,7 @@ def arguments() -> argparse.Namespace:
     ap.add_argument("--resume", type=Path, help="start from the weights of this checkpoint")
     ap.add_argument("--items", type=Path, default=Path("../models/clover-nano.eval.jsonl"))
     ap.add_argument("--seed", type=int, default=1)
-    ap.add_argument("--rows", type=int, default=160)
+    ap.add_argument("--rows", type=int, default=192)
     ap.add_argument("--muon-lr", type=float, default=0.02)
     ap.add_argument("--adam-lr", type=float, default=3e-3)
     ap.add_argument("--decay", type=float, default=0.35, help="share of the time spent decaying")
@@ -79,7 +79,7 @@ def arguments() -> argparse.Namespace:
                     help="share of the time with experts on the q4tp grid, at the end")
     ap.add_argument("--warmup", type=int, default=200, help="steps")
     ap.add_argument("--denoise-weight", type=float, default=4.0)
-    ap.add_argument("--visits", type=int, default=2,
+    ap.add_argument("--visits", type=int, default=1,
                     help="steps on each batch, all but the first with on-policy masks")
     ap.add_argument("--balance-weight", type=float, default=0.01)
     ap.add_argument("--no-coreset", action="store_true", help="ablation: train without the coreset")

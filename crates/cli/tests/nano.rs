@@ -21,14 +21,14 @@ fn eval(backend: &str, mode: &str) -> Value {
     serde_json::from_slice(&output.stdout).expect("one JSON object")
 }
 
-/// Measured on 2026-11-30 with both backends: 24 tasks right denoising and 25 otherwise, with 9 and
-/// 3.7 tokens a pass. One task and a tenth of the speed are left for the rounding of another machine's
+/// Measured on 2026-11-30 with both backends: 24 tasks right denoising and 25 otherwise, with 9.5
+/// and 3.7 tokens a pass. One task and a tenth of the speed are left for the rounding of another machine's
 /// exponential function.
 #[test]
 fn a_slice_of_the_held_out_tasks_stays_right() {
     for backend in ["reference", "cpu"] {
         for (mode, right, tokens_per_pass) in
-            [("denoise", 23.0, 8.0), ("draft", 24.0, 3.3), ("causal", 24.0, 1.0)]
+            [("denoise", 23.0, 8.6), ("draft", 24.0, 3.3), ("causal", 24.0, 1.0)]
         {
             let result = eval(backend, mode);
             let found = |key: &str| result[key].as_f64().unwrap_or_else(|| panic!("no {key}: {result}"));
