@@ -66,9 +66,9 @@ impl Default for RenderOptions {
 ///
 /// Templates are Jinja as the transformers library runs it: `trim_blocks`, `lstrip_blocks`,
 /// `break` and `continue`, Python's string methods, its `tojson`, `raise_exception` and
-/// `strftime_now`; `{% generation %}` marks nothing here. Loops, recursion and exploding strings
-/// are stopped at a bound in proportion to the conversation, but this is no sandbox: a template
-/// written to harm can still hang or abort the process, see the module `jinja` in the source.
+/// `strftime_now`; `{% generation %}` marks nothing here. A template is a stranger's program: its
+/// work and memory are bounded in proportion to the conversation, and nothing it does can hang or
+/// abort the process.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     template: Template,
@@ -105,7 +105,7 @@ impl ChatTemplate {
     /// [`Error::Template`] if it fails in another way.
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String, Error> {
         let messages = messages.iter().map(message_json).collect();
-        self.template.render(self.context(messages, options), options.now)
+        self.template.render(&self.context(messages, options), options.now)
     }
 
     /// Renders a conversation and encodes it such that messages cannot contain control tokens
@@ -146,7 +146,7 @@ impl ChatTemplate {
             }
         }
         let sentinels = defuser.into_sentinels();
-        let text = self.template.render(context, options.now)?;
+        let text = self.template.render(&context, options.now)?;
         if sentinels.is_empty() {
             tokenizer.encode_with_special(&text)
         } else {

@@ -41,14 +41,14 @@ pub enum Error {
 
     /// The template used up the work that a conversation of this size may cost.
     #[error(
-        "chat template, line {line}: stopped after {fuel} steps; \
+        "chat template, line {line}: stopped after {steps} steps; \
          the template loops or its output explodes"
     )]
     TemplateTooCostly {
         /// Line that was being rendered, from 1; 0 where the engine names none.
         line: usize,
-        /// The budget, in the engine's units (an instruction, or 64 bytes of data).
-        fuel: u64,
+        /// The budget; a step is a node of the template that is evaluated, or 16 bytes of data.
+        steps: u64,
     },
 
     /// The messages use every character that could stand in for a control token's.

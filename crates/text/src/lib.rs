@@ -20,7 +20,6 @@ mod control;
 mod detokenizer;
 mod error;
 mod jinja;
-mod python_json;
 mod reasoning;
 mod scan;
 mod stop;

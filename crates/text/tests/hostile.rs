@@ -1,5 +1,5 @@
 //! Templates that try to hang the process, fill its memory or overflow its stack. They come with
-//! a model file, so they are anyone's. What the engine cannot stop is listed in `src/jinja.rs`.
+//! a model file, so they are anyone's.
 
 use std::time::{Duration, Instant};
 
@@ -71,6 +71,33 @@ fn hostile_templates_fail_fast() {
         "{{".to_owned(),
         "{% raw %}".to_owned(),
         "{% generation %}".to_owned(),
+        // Lists that double.
+        grow("{% set n.l = n.l + n.l %}"),
+        "{{ [0] * 10**18 == [0] * 10**18 }}".to_owned(),
+        "{{ [0] * 10**18 is eq([0] * 10**18) }}".to_owned(),
+        "{{ ''.join([''] * 10**18) }}".to_owned(),
+        "{{ 'x'.startswith(['y'] * 10**18) }}".to_owned(),
+        "{{ ([0] * 10**18).count(1) }}".to_owned(),
+        "{% set a, b = [0] * 10**18 %}".to_owned(),
+        "{% set a = [1] %}".to_owned() + &"{% set a = a + a %}".repeat(60),
+        // Copies of copies.
+        "{% set n = namespace(l=range(9000)) %}{% for i in range(9000) %}{% set n.l = n.l[1:] %}{% endfor %}".to_owned(),
+        "{% set n = namespace(l=range(9000)) %}{% for i in range(9000) %}{% set n.l = n.l[::-1] %}{% endfor %}".to_owned(),
+        "{% set n = namespace(l='x' * 90000) %}{% for i in range(9000) %}{% set n.l = n.l[:-1] %}{% endfor %}".to_owned(),
+        // Work that leaves nothing behind.
+        "{% set a = 'a' * 10000000 %}{% set b = 'a' * 10000000 %}{% for i in range(9000) %}{{ 1 if a < b }}{% endfor %}".to_owned(),
+        "{% set a = 'a' * 10000000 %}{% set d = {a: 1} %}{% for i in range(9000) %}{{ 1 if d[a] }}{% endfor %}".to_owned(),
+        "{% set a = range(9000) %}{% for i in a %}{{ 1 if -1 in a }}{% endfor %}".to_owned(),
+        "{% set a = range(9000) | list %}{% for i in a %}{% set m = a | max %}{% endfor %}".to_owned(),
+        "{{ range(200000) | unique | length }}".to_owned(),
+        "{{ ('ab' * 100000).strip('ab' * 100000) }}".to_owned(),
+        "{{ ('{0}' * 10000).format('a' * 100000) }}".to_owned(),
+        "{{ ('%(a)s' * 10000) | format(a='a' * 100000) }}".to_owned(),
+        "{{ ('%s' * 2000) | format(*(['a' * 100000] * 2000)) }}".to_owned(),
+        "{{ (['a', 1] * 100) | sort }}".to_owned(),
+        // Values too deep to drop.
+        "{% set n = namespace(l=[1]) %}{% for i in range(9000) %}{% for x in [n.l] %}{% set n.l = [loop] %}{% endfor %}{% endfor %}".to_owned(),
+        "{% for x in [1] recursive %}{{ loop([loop]) }}{% endfor %}".to_owned(),
     ];
     // Long, but no more than that: these may succeed.
     let bounded = [
@@ -87,6 +114,9 @@ fn hostile_templates_fail_fast() {
         "{% set n = namespace(l=1) %}{% for j in range(10) %}{% for i in range(9999) %}{% set n.l = [n.l] %}{% endfor %}{% endfor %}{{ n.l }}".to_owned(),
         "{% set n = namespace(l=1, m=1) %}{% for j in range(5) %}{% for i in range(9999) %}{% set n.l = [n.l] %}{% set n.m = [n.m] %}{% endfor %}{% endfor %}{{ n.l == n.m }}{{ n.l < n.m }}".to_owned(),
         grow("{% set n.l = {'a': n.l} %}") + "{{ n.l == n.l }}{{ n.l }}",
+        "{% set nan = 1e308 * 10 - 1e308 * 10 %}{{ ([nan, 1, 3, 2] * 100) | sort | length }}".to_owned(),
+        "{% set n = namespace(l=[]) %}{% for i in range(9000) %}{% set n.l = [[], [], [], [], [], [], [], n.l] %}{% endfor %}".to_owned(),
+        "{{ ('a,' * 400000).split(',') | map('list') | list | length }}".to_owned(),
     ];
     for source in &failing {
         let start = Instant::now();
@@ -109,6 +139,68 @@ fn hostile_templates_fail_fast() {
     // The budget of 64 MiB, a copy, the stack, and what the process has anyway.
     #[cfg(target_os = "linux")]
     assert!(peak_mib() < 400, "peak {} MiB", peak_mib());
+}
+
+/// A list that holds one list twice, and so on, has few values in it and a print without end.
+#[test]
+fn walks_through_shared_values_are_refused() {
+    let pair = "{% set n = namespace(l=['a'], m=['a']) %}{% for i in range(60) %}\
+        {% set n.l = [n.l, n.l] %}{% set n.m = {'k': n.m, 'j': n.m} %}{% set n.k = [n.l, n.l] %}{% endfor %}";
+    let walks = [
+        "n.l",
+        "n.m",
+        "n.l ~ ''",
+        "n.l | string",
+        "[n.l] | join",
+        "'-'.join([n.l])",
+        "n.l | tojson",
+        "n.m | tojson",
+        "n.l == n.k",
+        "n.l != n.k",
+        "n.l < n.k",
+        "n.l in [n.k]",
+        "[n.k].count(n.l)",
+        "[n.k].index(n.l)",
+        "n.l is eq(n.k)",
+        "n.l is sameas(n.k)",
+        "[n.l, n.k] | sort",
+        "[n.l, n.k] | unique",
+        "[n.l, n.k] | max",
+        "'%s' | format(n.l)",
+        "'{}'.format(n.l)",
+        "'%s' % [n.l]",
+        "[n.l] | map('string') | list",
+        "[n.l] | select('eq', n.k) | list",
+        "[{'a': n.l}] | selectattr('a', 'eq', n.k) | list",
+        "{'a': n.l} | dictsort(by='value')",
+        "raise_exception(n.l)",
+        "n.l | upper",
+        "[n.l, n.k] | sum(start='')",
+    ];
+    for walk in walks {
+        let start = Instant::now();
+        let result = run(&format!("{pair}{{{{ {walk} }}}}"));
+        if walk == "[n.l, n.k] | sum(start='')" {
+            assert!(matches!(result, Err(Error::Template { .. })), "{walk}: {result:?}");
+        } else {
+            assert!(matches!(result, Err(Error::TemplateTooCostly { .. })), "{walk}: {result:?}");
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "{walk}: {:?}", start.elapsed());
+    }
+    // To make them, or to look at their outermost list, costs little.
+    assert_eq!(run(&format!("{pair}{{{{ n.l | length }}}}{{{{ n.l is defined }}}}")).unwrap(), "2True");
+}
+
+/// A namespace is known by its name, so one that holds itself can be printed and compared.
+#[test]
+fn a_namespace_may_hold_itself() {
+    let source = "{% set n = namespace(a=1) %}{% set n.x = n %}{% set n.y = [n, {'k': n}] %}\
+        {{ n }} {{ n.y }} {{ n == n.x }} {{ n.y == n.x.y }} {{ n.x.x.x.a }}";
+    assert_eq!(run(source).unwrap(), "<namespace> [<namespace>, {'k': <namespace>}] True True 1");
+    for refused in ["{{ n | tojson }}", "{{ n < n }}", "{% for a in n %}{% endfor %}", "{{ n | length }}"] {
+        let result = run(&format!("{source}{refused}"));
+        assert!(matches!(result, Err(Error::Template { .. })), "{refused}: {result:?}");
+    }
 }
 
 /// The bounds leave room for long conversations.
