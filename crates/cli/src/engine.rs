@@ -98,8 +98,7 @@ impl TextSide {
             bail!("the model file carries no chat template; give a plain text with --raw");
         };
         let options = RenderOptions { enable_thinking: thinking, ..RenderOptions::default() };
-        let ids = template.encode(&self.tokenizer, messages, &options)?;
-        let rendered = template.render(messages, &options)?;
+        let (rendered, ids) = template.render_and_encode(&self.tokenizer, messages, &options)?;
         let history = RenderOptions { add_generation_prompt: false, ..options };
         let history = template.encode(&self.tokenizer, messages, &history)?;
         let stable = ids.iter().zip(&history).take_while(|(a, b)| a == b).count();

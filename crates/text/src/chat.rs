@@ -129,6 +129,20 @@ impl ChatTemplate {
         messages: &[Message],
         options: &RenderOptions,
     ) -> Result<Vec<u32>, Error> {
+        self.render_and_encode(tokenizer, messages, options).map(|(_, ids)| ids)
+    }
+
+    /// The ids of [`encode`](Self::encode), and the text that they spell: that of
+    /// [`render`](Self::render), unless the template looks for control tokens in messages.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn render_and_encode(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[Message],
+        options: &RenderOptions,
+    ) -> Result<(String, Vec<u32>), Error> {
         let messages = messages.iter().map(message_json).collect();
         let mut context = self.context(messages, options);
         let plain = format!("{}{}", self.template.source(), Value::Object(context.clone()));
@@ -148,10 +162,11 @@ impl ChatTemplate {
         let sentinels = defuser.into_sentinels();
         let text = self.template.render(&context, options.now)?;
         if sentinels.is_empty() {
-            tokenizer.encode_with_special(&text)
-        } else {
-            tokenizer.encode_marked(&text, &sentinels)
+            let ids = tokenizer.encode_with_special(&text)?;
+            return Ok((text, ids));
         }
+        let ids = tokenizer.encode_marked(&text, &sentinels)?;
+        Ok((text.chars().map(|c| sentinels.original(c)).collect(), ids))
     }
 
     /// The template's variables.

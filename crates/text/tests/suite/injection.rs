@@ -71,11 +71,13 @@ proptest! {
         let template = fixture_template();
         let messages: Vec<Message> =
             turns.iter().map(|(role, text)| Message::new(*role, text.as_str())).collect();
-        let ids = template.encode(&tokenizer, &messages, &options(thinking)).unwrap();
+        let (rendered, ids) =
+            template.render_and_encode(&tokenizer, &messages, &options(thinking)).unwrap();
         let n = messages.len();
         let expected = [0, n + 1, n, 0, 1, usize::from(!thinking)];
         prop_assert_eq!(controls(&tokenizer, &ids), expected);
         let text = template.render(&messages, &options(thinking)).unwrap();
+        prop_assert_eq!(&rendered, &text);
         prop_assert_eq!(tokenizer.decode(&ids, false).unwrap(), text);
     }
 
