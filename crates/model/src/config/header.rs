@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::json::Object;
-use super::{AttentionConfig, BlockConfig, Config, Controls, GdnConfig, LayerKind, MoeConfig, Ramp};
+use super::{AttentionConfig, BlockConfig, Config, Controls, LayerKind, Ramp, trunk};
 use crate::error::Result;
 
 const HEADER: &str = "CMF header";
@@ -26,9 +26,6 @@ impl Config {
 
         let head_dim = arch.usize("head_dim")?;
         let factor = arch.f64_opt("partial_rotary_factor")?.unwrap_or(1.0);
-        if !(0.0..=1.0).contains(&factor) {
-            return Err(arch.error("partial_rotary_factor", format!("{factor} is out of range 0..=1")));
-        }
         let (block, mut controls) = match arch.object("block_diffusion", "arch.block_diffusion")? {
             Some(record) => block(&record)?,
             None => (None, Controls::default()),
@@ -45,23 +42,11 @@ impl Config {
                 heads: arch.usize("num_attention_heads")?,
                 kv_heads: arch.usize("num_kv_heads")?,
                 head_dim,
-                rotary_dim: (head_dim as f64 * factor) as usize,
+                rotary_dim: trunk::rotary_dim(&arch, head_dim, factor)?,
                 rope_theta: arch.f64("rope_theta")?,
             },
-            gdn: GdnConfig {
-                key_heads: arch.usize("linear_num_key_heads")?,
-                value_heads: arch.usize("linear_num_value_heads")?,
-                key_dim: arch.usize("linear_key_head_dim")?,
-                value_dim: arch.usize("linear_value_head_dim")?,
-                conv_kernel: arch.usize("linear_conv_kernel_dim")?,
-            },
-            moe: MoeConfig {
-                experts: moe.usize("num_experts")?,
-                top_k: moe.usize("top_k")?,
-                expert_width: moe.usize("moe_intermediate_size")?,
-                shared_width: moe.usize("shared_expert_intermediate_size")?,
-                norm_topk: moe.bool_opt("norm_topk_prob")?.unwrap_or(true),
-            },
+            gdn: trunk::gdn(&arch)?,
+            moe: trunk::moe(&moe, "top_k")?,
             block,
             controls,
             eos_ids,
@@ -150,28 +135,12 @@ fn check_family(arch: &Object<'_>) -> Result<()> {
 fn layers(arch: &Object<'_>) -> Result<Vec<LayerKind>> {
     let list = arch.array_opt("layer_types")?.ok_or_else(|| arch.error("layer_types", "is missing"))?;
     let count = arch.usize("num_layers")?;
-    if list.len() != count {
-        return Err(arch.error("layer_types", format!("lists {} layers of {count}", list.len())));
-    }
-    list.iter()
-        .map(|kind| match kind.as_str() {
-            Some("LinearAttention") => Ok(LayerKind::Linear),
-            Some("FullAttention") => Ok(LayerKind::Full),
-            _ => Err(arch.error(
-                "layer_types",
-                format!("{kind} is neither \"LinearAttention\" nor \"FullAttention\""),
-            )),
-        })
-        .collect()
+    trunk::layers(arch, list, count, "LinearAttention", "FullAttention")
 }
 
 fn block(record: &Object<'_>) -> Result<(Option<BlockConfig>, Controls)> {
     let algorithm = record.str_opt("algorithm")?.ok_or_else(|| record.error("algorithm", "is missing"))?;
-    if algorithm != "low_confidence" {
-        return Err(
-            record.error("algorithm", format!("{algorithm:?} is not known; only \"low_confidence\" is"))
-        );
-    }
+    trunk::check_algorithm(record, algorithm)?;
     let enabled =
         record.bool_opt("coreset_enabled")?.ok_or_else(|| record.error("coreset_enabled", "is missing"))?;
     let top_p = record.f32("coreset_top_p")?;
@@ -183,23 +152,19 @@ fn block(record: &Object<'_>) -> Result<(Option<BlockConfig>, Controls)> {
         threshold: record.f32("threshold")?,
         coreset_top_p: enabled.then_some(top_p),
     };
-    let position = |key: &str, default: usize| -> Result<u32> {
-        let value = record.usize_opt(key)?.unwrap_or(default);
-        u32::try_from(value).map_err(|_| record.error(key, format!("{value} is too large")))
-    };
     let controls = Controls {
         presence_penalty: record.f32_or("presence_penalty", 0.0)?,
         frequency_penalty: record.f32_or("frequency_penalty", 0.0)?,
         repetition_penalty: record.f32_or("repetition_penalty", 1.0)?,
         length_ramp: Ramp {
             strength: record.f32_or("length_penalty", 0.0)?,
-            start: position("length_penalty_start", 0)?,
-            window: position("length_penalty_window", 1)?.max(1),
+            start: record.u32_or("length_penalty_start", 0)?,
+            window: record.u32_or("length_penalty_window", 1)?.max(1),
         },
         think_end_ramp: Ramp {
             strength: record.f32_or("think_end_bias", 0.0)?,
-            start: position("think_end_start", 0)?,
-            window: position("think_end_window", 1)?.max(1),
+            start: record.u32_or("think_end_start", 0)?,
+            window: record.u32_or("think_end_window", 1)?.max(1),
         },
         think_end_id: record.id_opt("think_end_token_id")?,
         stop_ids: record.ids("stop_token_ids")?,

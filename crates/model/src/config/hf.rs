@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::json::Object;
-use super::{AttentionConfig, BlockConfig, Config, Controls, GdnConfig, LayerKind, MoeConfig, Ramp};
+use super::{AttentionConfig, BlockConfig, Config, Controls, LayerKind, Ramp, trunk};
 use crate::error::Result;
 
 const CONFIG: &str = "config.json";
@@ -36,20 +36,8 @@ impl Config {
             },
             max_context: text.usize_opt("max_position_embeddings")?.unwrap_or(32768),
             attention: attention(&text)?,
-            gdn: GdnConfig {
-                key_heads: text.usize("linear_num_key_heads")?,
-                value_heads: text.usize("linear_num_value_heads")?,
-                key_dim: text.usize("linear_key_head_dim")?,
-                value_dim: text.usize("linear_value_head_dim")?,
-                conv_kernel: text.usize("linear_conv_kernel_dim")?,
-            },
-            moe: MoeConfig {
-                experts: text.usize("num_experts")?,
-                top_k: text.usize("num_experts_per_tok")?,
-                expert_width: text.usize("moe_intermediate_size")?,
-                shared_width: text.usize("shared_expert_intermediate_size")?,
-                norm_topk: text.bool_opt("norm_topk_prob")?.unwrap_or(true),
-            },
+            gdn: trunk::gdn(&text)?,
+            moe: trunk::moe(&text, "num_experts_per_tok")?,
             block: block(&top)?,
             controls,
             eos_ids,
@@ -74,19 +62,7 @@ fn layers(text: &Object<'_>) -> Result<Vec<LayerKind>> {
             .map(|i| if i % interval == 0 { LayerKind::Full } else { LayerKind::Linear })
             .collect());
     };
-    if list.len() != count {
-        return Err(text.error("layer_types", format!("lists {} layers of {count}", list.len())));
-    }
-    list.iter()
-        .map(|kind| match kind.as_str() {
-            Some("linear_attention") => Ok(LayerKind::Linear),
-            Some("full_attention") => Ok(LayerKind::Full),
-            _ => Err(text.error(
-                "layer_types",
-                format!("{kind} is neither \"linear_attention\" nor \"full_attention\""),
-            )),
-        })
-        .collect()
+    trunk::layers(text, list, count, "linear_attention", "full_attention")
 }
 
 fn attention(text: &Object<'_>) -> Result<AttentionConfig> {
@@ -104,14 +80,11 @@ fn attention(text: &Object<'_>) -> Result<AttentionConfig> {
         None => 0,
     };
     let factor = rope_number("partial_rotary_factor", 1.0)?;
-    if !(0.0..=1.0).contains(&factor) {
-        return Err(text.error("partial_rotary_factor", format!("{factor} is out of range 0..=1")));
-    }
     Ok(AttentionConfig {
         heads,
         kv_heads: text.usize("num_key_value_heads")?,
         head_dim,
-        rotary_dim: (head_dim as f64 * factor) as usize,
+        rotary_dim: trunk::rotary_dim(text, head_dim, factor)?,
         rope_theta: rope_number("rope_theta", 10000.0)?,
     })
 }
@@ -124,12 +97,7 @@ fn block(top: &Object<'_>) -> Result<Option<BlockConfig>> {
     let denoising = top.object("denoising_config", "denoising_config")?;
     let mut threshold = 0.95;
     if let Some(d) = denoising {
-        let algorithm = d.str_opt("algorithm")?.unwrap_or("low_confidence");
-        if algorithm != "low_confidence" {
-            return Err(
-                d.error("algorithm", format!("{algorithm:?} is not known; only \"low_confidence\" is"))
-            );
-        }
+        trunk::check_algorithm(&d, d.str_opt("algorithm")?.unwrap_or("low_confidence"))?;
         threshold = d.f32_or("threshold", threshold)?;
     }
     let mask_id = top.id_opt("mask_token_id")?.ok_or_else(|| top.error("mask_token_id", "is missing"))?;
@@ -161,15 +129,12 @@ fn controls(
     };
     let eos = first_of("eos_token_id")?;
     let pad = first_of("pad_token_id")?.first().copied();
-    let ramp = |name: &str, default: usize| -> Result<Ramp> {
-        let position = |key: String, default| -> Result<u32> {
-            let value = gen_cfg.usize_opt(&key)?.unwrap_or(default);
-            u32::try_from(value).map_err(|_| gen_cfg.error(&key, format!("{value} is too large")))
-        };
+    let ramp = |name: &str, start: u32| -> Result<Ramp> {
+        let stem = name.trim_end_matches("_bias");
         Ok(Ramp {
             strength: gen_cfg.f32_or(name, 0.0)?,
-            start: position(format!("{}_start", name.trim_end_matches("_bias")), default)?,
-            window: position(format!("{}_window", name.trim_end_matches("_bias")), default)?.max(1),
+            start: gen_cfg.u32_or(&format!("{stem}_start"), start)?,
+            window: gen_cfg.u32_or(&format!("{stem}_window"), start)?.max(1),
         })
     };
     let mut stop_ids = gen_cfg.ids("stop_token_ids")?;

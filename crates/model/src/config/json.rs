@@ -57,6 +57,13 @@ impl<'a> Object<'a> {
         self.required(key, self.usize_opt(key)?)
     }
 
+    pub(super) fn u32_or(&self, key: &str, default: u32) -> Result<u32> {
+        let value = self.typed(key, "a non-negative integer", Value::as_u64)?;
+        value.map_or(Ok(default), |value| {
+            u32::try_from(value).map_err(|_| self.error(key, format!("{value} is too large")))
+        })
+    }
+
     pub(super) fn id_opt(&self, key: &str) -> Result<Option<u32>> {
         self.typed(key, "a token id", id)
     }

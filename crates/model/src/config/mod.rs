@@ -7,6 +7,7 @@
 mod header;
 mod hf;
 mod json;
+mod trunk;
 
 use crate::error::{Error, Result};
 
