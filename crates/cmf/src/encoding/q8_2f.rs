@@ -5,6 +5,8 @@
 //! w[r, c] = (q[r, c] * row[r]) * col[c]                          (f32, in this order)
 //! ```
 //!
+//! That is a [`q8_row`] payload and the column field behind it.
+//!
 //! The column field takes out the columns' different sizes, so that one scale per row fits:
 //! `col = f16(rms of the column)` and `row = f16(max |w / col| / 127)`, each at least 2⁻¹⁴;
 //! integers are `(w / col) / row` rounded half to even. Sums of squares are double-precision
@@ -14,7 +16,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::q8_row::{MAX, quantise};
+use super::q8_row::{self, MAX, quantise};
 use super::rounding::{peak, scale};
 use super::wide::{self, Kernel};
 use super::{Encoding, half_bytes, rows_per_task};
@@ -26,19 +28,14 @@ const SUM_ROWS: usize = 256;
 const TINY: f32 = 1e-12;
 
 pub(super) fn byte_len(rows: u64, cols: u64) -> Option<u64> {
-    let fields = rows.checked_add(cols)?.checked_mul(2)?;
-    rows.checked_mul(cols)?.checked_add(fields)
+    q8_row::byte_len(rows, cols)?.checked_add(cols.checked_mul(half_bytes::BYTES as u64)?)
 }
 
 /// A payload's fields.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    rows: usize,
-    cols: usize,
-    /// `rows * cols` two's-complement bytes, row-major.
-    pub quants: &'a [u8],
-    /// `rows` little-endian half-precision numbers.
-    pub row_scales: &'a [u8],
+    /// The integers and their rows' scales.
+    pub by_row: q8_row::View<'a>,
     /// `cols` little-endian half-precision numbers.
     pub col_scales: &'a [u8],
 }
@@ -50,29 +47,28 @@ impl<'a> View<'a> {
     /// If `bytes` does not have the size of the shape.
     pub fn new(bytes: &'a [u8], rows: usize, cols: usize) -> Result<Self, EncodingError> {
         Encoding::Q8TwoField.check_payload(bytes, rows, cols)?;
-        let (quants, fields) = bytes.split_at(rows * cols);
-        let (row_scales, col_scales) = fields.split_at(half_bytes::BYTES * rows);
-        Ok(View { rows, cols, quants, row_scales, col_scales })
+        let (by_row, col_scales) = bytes.split_at(bytes.len() - half_bytes::BYTES * cols);
+        Ok(View { by_row: q8_row::View::new(by_row, rows, cols)?, col_scales })
     }
 
     /// Number of rows.
     pub fn rows(&self) -> usize {
-        self.rows
+        self.by_row.rows()
     }
 
     /// Number of columns.
     pub fn cols(&self) -> usize {
-        self.cols
+        self.by_row.cols()
     }
 
     /// The `cols` integers of a row, as two's-complement bytes.
     pub fn row(&self, row: usize) -> &'a [u8] {
-        &self.quants[row * self.cols..][..self.cols]
+        self.by_row.row(row)
     }
 
     /// The scale of a row.
     pub fn row_scale(&self, row: usize) -> f32 {
-        half_bytes::get(self.row_scales, row)
+        self.by_row.scale(row)
     }
 
     /// The scales of all columns.
@@ -82,7 +78,7 @@ impl<'a> View<'a> {
 
     pub(super) fn decode_rows(&self, range: Range<usize>, out: &mut [f32]) {
         let cols = self.col_scales();
-        for (row, out) in range.zip(out.chunks_exact_mut(self.cols.max(1))) {
+        for (row, out) in range.zip(out.chunks_exact_mut(self.cols().max(1))) {
             let (quants, row) = (self.row(row), self.row_scale(row));
             wide::run(DecodeRow { quants, row, cols: &cols, out });
         }

@@ -82,7 +82,13 @@ impl<'a> Panel<'a> {
             Encoding::Q8TwoField => {
                 let view = q8_2f::View::new(bytes, rows, cols).map_err(container)?;
                 let factors = Some(view.col_scales());
-                Panel::Bytes(Bytes { quants: view.quants, rows, cols, scales: view.row_scales, factors })
+                Panel::Bytes(Bytes {
+                    quants: view.by_row.quants,
+                    rows,
+                    cols,
+                    scales: view.by_row.scales,
+                    factors,
+                })
             }
         }))
     }
