@@ -5,6 +5,7 @@
 mod commands;
 mod engine;
 mod generation;
+mod interrupt;
 mod output;
 
 use std::io;
@@ -56,7 +57,7 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::noteln(&format!("error: {error:#}"));
-            ExitCode::FAILURE
+            if is_stopped(&error) { interrupt::EXIT_CODE.into() } else { ExitCode::FAILURE }
         }
     }
 }
@@ -79,4 +80,9 @@ fn dispatch(command: Command) -> Result<()> {
 /// The reader of our output has gone away: nothing is wrong with us.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// A person stopped what we were making.
+fn is_stopped(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(shamrock_convert::Error::Stopped { .. }))
 }

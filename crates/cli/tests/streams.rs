@@ -114,3 +114,30 @@ fn a_checkpoint_whose_text_side_is_broken_converts_with_a_warning() {
     let missing = refused(&["convert", &name("hf"), &name("out.cmf")]);
     assert!(missing.contains("config.json") && missing.contains("Hugging Face"), "{missing}");
 }
+
+/// A kill leaves `OUT.partial`, which does not open; whoever asks first gets it cleared away.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_synthesis_leaves_nothing_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let (out, partial) = (directory.path().join("out.cmf"), directory.path().join("out.cmf.partial"));
+    let out = out.display().to_string();
+    for signal in ["-INT", "-TERM"] {
+        // Gigabytes, so that the signal comes first; what is not written takes no room.
+        let mut child = shamrock(&["synth", &out, "--vocab", "8192", "--num-experts", "128"])
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        while !partial.exists() {
+            assert!(child.try_wait().unwrap().is_none(), "ended before it began");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+        assert!(stderr(&output).contains("stopped at"), "{}", stderr(&output));
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+    }
+}

@@ -7,7 +7,7 @@ use shamrock_cmf::{Encoding, TensorSpec, Writer, encode};
 
 use crate::error::{Error, Result};
 use crate::hf::{Checkpoint, Metadata, Origin, Slice, header};
-use crate::pipeline::{Progress, Report, write_all};
+use crate::pipeline::{OnProgress, Report, write_all};
 use crate::plan::{FamilyTensor, family_tensors};
 use crate::recipe::Recipe;
 
@@ -27,12 +27,7 @@ use crate::recipe::Recipe;
 /// A file of the folder that is missing, damaged or contradicts the configuration; a value or
 /// shape that the recipe's encodings cannot hold; a disk that refuses. Names and shapes of all
 /// tensors are checked before anything is written.
-pub fn convert(
-    dir: &Path,
-    out: &Path,
-    recipe: &Recipe,
-    progress: &mut (dyn FnMut(Progress<'_>) + Send),
-) -> Result<Report> {
+pub fn convert(dir: &Path, out: &Path, recipe: &Recipe, progress: &mut OnProgress<'_>) -> Result<Report> {
     recipe.check()?;
     let metadata = Metadata::read(dir)?;
     let checkpoint = Checkpoint::open(dir)?;

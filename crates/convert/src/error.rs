@@ -22,6 +22,14 @@ pub enum Error {
         /// The system's answer.
         error: io::Error,
     },
+    /// The caller's progress function asked for it.
+    #[error("stopped at {} of {} MB; nothing was written", done_bytes / 1_000_000, total_bytes / 1_000_000)]
+    Stopped {
+        /// Payload bytes that had been written.
+        done_bytes: u64,
+        /// Payload bytes of the whole file.
+        total_bytes: u64,
+    },
     /// A folder that has no weights.
     #[error(
         "{}: holds neither model.safetensors nor model.safetensors.index.json; \

@@ -23,7 +23,7 @@ mod synth;
 
 pub use convert::convert;
 pub use error::{Error, Result};
-pub use pipeline::{Progress, Report};
+pub use pipeline::{OnProgress, Progress, Report};
 pub use plan::{FamilyTensor, Packed, Role, TensorKind, family_tensors};
 pub use quantize::quantize;
 pub use recipe::Recipe;

@@ -1,11 +1,12 @@
 //! Making and writing payloads, a batch at a time.
 
 use std::borrow::Cow;
+use std::ops::ControlFlow;
 
 use rayon::prelude::*;
 use shamrock_cmf::Writer;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Working memory that a batch of tensors may take, in bytes; a larger tensor is a batch alone.
 const BATCH: u64 = 64 << 20;
@@ -20,6 +21,9 @@ pub struct Progress<'a> {
     /// The tensor that was written last.
     pub tensor: &'a str,
 }
+
+/// Told after every tensor how far a run has come; a break stops it, and nothing of the file stays.
+pub type OnProgress<'a> = dyn FnMut(Progress<'_>) -> ControlFlow<()> + Send + 'a;
 
 /// What a run made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,7 +48,7 @@ pub(crate) fn write_all<'a>(
     mut writer: Writer,
     cost: &dyn Fn(usize) -> u64,
     make: &(dyn Fn(usize) -> Result<Cow<'a, [u8]>> + Sync),
-    progress: &mut (dyn FnMut(Progress<'_>) + Send),
+    progress: &mut OnProgress<'_>,
 ) -> Result<()> {
     let batches = batches(writer.specs().len(), cost);
     let make_batch = |batch: Option<&std::ops::Range<usize>>| -> Result<Vec<Cow<'a, [u8]>>> {
@@ -58,7 +62,10 @@ pub(crate) fn write_all<'a>(
             for (index, payload) in batch.clone().zip(&payloads) {
                 writer.write(index, payload)?;
                 done_bytes += payload.len() as u64;
-                progress(Progress { done_bytes, total_bytes, tensor: &writer.specs()[index].name });
+                let tensor = &writer.specs()[index].name;
+                if progress(Progress { done_bytes, total_bytes, tensor }).is_break() {
+                    return Err(Error::Stopped { done_bytes, total_bytes });
+                }
             }
             Ok(())
         };

@@ -11,7 +11,7 @@ use shamrock_model::ModelFile;
 
 use crate::convert::encode_tensor;
 use crate::error::{Error, Result};
-use crate::pipeline::{Progress, Report, write_all};
+use crate::pipeline::{OnProgress, Report, write_all};
 use crate::plan::{Role, family_tensors};
 use crate::recipe::Recipe;
 
@@ -26,12 +26,7 @@ use crate::recipe::Recipe;
 /// # Errors
 /// An input that is no model file or is damaged; a value or shape that an encoding cannot hold; a
 /// disk that refuses.
-pub fn quantize(
-    input: &Path,
-    out: &Path,
-    recipe: &Recipe,
-    progress: &mut (dyn FnMut(Progress<'_>) + Send),
-) -> Result<Report> {
+pub fn quantize(input: &Path, out: &Path, recipe: &Recipe, progress: &mut OnProgress<'_>) -> Result<Report> {
     recipe.check()?;
     if let (Ok(a), Ok(b)) = (input.canonicalize(), out.canonicalize())
         && a == b

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufReader;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -36,8 +37,10 @@ pub fn convert_f16(folder: &str) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let path = dir.path().join("model.f16.cmf");
     let recipe = shamrock_convert::Recipe::F16;
-    shamrock_convert::convert(&fixture(&format!("{folder}/hf")), &path, &recipe, &mut |_| {})
-        .expect("fixture converts");
+    shamrock_convert::convert(&fixture(&format!("{folder}/hf")), &path, &recipe, &mut |_| {
+        ControlFlow::Continue(())
+    })
+    .expect("fixture converts");
     (dir, path)
 }
 

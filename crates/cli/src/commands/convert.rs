@@ -1,13 +1,15 @@
 //! `shamrock convert`: a model file from a Hugging Face checkpoint.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
 use shamrock_cmf::Encoding;
-use shamrock_convert::{Progress, Recipe, Report};
+use shamrock_convert::{OnProgress, Recipe, Report};
 
 use crate::engine;
+use crate::interrupt;
 use crate::output::{byte_bar, bytes, noteln, println};
 
 /// Encodings of the large matrices.
@@ -59,15 +61,18 @@ fn warn_of_text(out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs a conversion behind a progress bar.
+/// Runs a conversion behind a progress bar. Ctrl-C or a request to end stops it between two tensors,
+/// and nothing of its file stays.
 pub fn with_bar(
     what: &str,
-    work: impl FnOnce(&mut (dyn FnMut(Progress<'_>) + Send)) -> shamrock_convert::Result<Report>,
+    work: impl FnOnce(&mut OnProgress<'_>) -> shamrock_convert::Result<Report>,
 ) -> Result<Report> {
+    let interrupt = interrupt::on_request_to_end()?;
     let bar = byte_bar(0, what);
     let report = work(&mut |p| {
         bar.set_length(p.total_bytes);
         bar.set_position(p.done_bytes);
+        if interrupt::is_raised(&interrupt) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     bar.finish_and_clear();
     Ok(report?)

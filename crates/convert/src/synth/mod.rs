@@ -20,7 +20,7 @@ pub use geometry::Geometry;
 use crate::convert::specs;
 use crate::error::Result;
 use crate::hf::{Origin, Text, header};
-use crate::pipeline::{Progress, Report, write_all};
+use crate::pipeline::{OnProgress, Report, write_all};
 use crate::plan::family_tensors;
 use crate::recipe::Recipe;
 
@@ -43,7 +43,7 @@ pub fn synth(
     out: &Path,
     geometry: &Geometry,
     options: &SynthOptions,
-    progress: &mut (dyn FnMut(Progress<'_>) + Send),
+    progress: &mut OnProgress<'_>,
 ) -> Result<Report> {
     options.recipe.check()?;
     let config = geometry.config()?;

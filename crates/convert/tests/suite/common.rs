@@ -1,6 +1,7 @@
 //! Checkpoint folders made from the fixtures, with changes.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::TensorView;
@@ -104,7 +105,7 @@ pub(crate) fn write_safetensors<'a>(path: &Path, tensors: impl Iterator<Item = (
 }
 
 pub(crate) fn convert_quietly(dir: &Path, out: &Path, recipe: &Recipe) -> Result<Report> {
-    convert(dir, out, recipe, &mut |_| {})
+    convert(dir, out, recipe, &mut |_| ControlFlow::Continue(()))
 }
 
 /// Same tensors: names, encodings, shapes and payloads, in any order.

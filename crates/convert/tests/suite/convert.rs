@@ -1,5 +1,6 @@
 //! Import of checkpoints: against files made by cortiq, and against itself in other layouts.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use crate::common::{Checkpoint, Stored, assert_same_tensors, convert_quietly};
@@ -186,6 +187,7 @@ fn progress_ends_at_the_whole() {
     let mut progress = |p: shamrock_convert::Progress<'_>| {
         assert!(p.done_bytes > last && !p.tensor.is_empty());
         (last, total, calls) = (p.done_bytes, p.total_bytes, calls + 1);
+        ControlFlow::Continue(())
     };
     let dir = shamrock_testkit::fixture("small/hf");
     let report = convert(&dir, &temp.path().join("out.cmf"), &Recipe::default(), &mut progress).unwrap();

@@ -1,11 +1,12 @@
 //! What is wrong with a checkpoint is said in one line, and leaves nothing behind.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use crate::common::{Checkpoint, Stored, convert_quietly, listing};
 use safetensors::Dtype;
 use shamrock_cmf::{Container, Encoding};
-use shamrock_convert::{Recipe, convert};
+use shamrock_convert::{Error, Recipe, convert};
 
 /// Converts the folder that `make` writes into the temporary folder it is given, expects an error
 /// of one line with all of `says`, and expects no file where the output should be.
@@ -181,6 +182,7 @@ fn a_killed_conversion_leaves_no_file_that_opens() {
             assert!(Container::from_bytes(last.clone()).is_err());
         }
         moments += 1;
+        ControlFlow::Continue(())
     })
     .unwrap();
     let finished = std::fs::read(&out).unwrap();
@@ -191,6 +193,23 @@ fn a_killed_conversion_leaves_no_file_that_opens() {
     convert_quietly(&dir, &out, &Recipe::default()).unwrap();
     assert!(std::fs::read(&out).unwrap() == finished);
     assert_eq!(listing(temp.path()), ["out.cmf"]);
+}
+
+#[test]
+fn a_stopped_conversion_removes_its_file() {
+    let temp = tempfile::tempdir().unwrap();
+    let out = temp.path().join("out.cmf");
+    for stop_at in [1, 7] {
+        let mut tensors = 0;
+        let result = convert(&shamrock_testkit::fixture("small/hf"), &out, &Recipe::default(), &mut |_| {
+            tensors += 1;
+            assert!(temp.path().join("out.cmf.partial").exists());
+            if tensors == stop_at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        let error = result.unwrap_err();
+        assert!(matches!(error, Error::Stopped { done_bytes: 1.., .. }) && tensors == stop_at, "{error}");
+        assert!(listing(temp.path()).is_empty());
+    }
 }
 
 /// A failure in the middle, after tensors were written.

@@ -1,5 +1,7 @@
 //! Re-encoding of model files.
 
+use std::ops::ControlFlow;
+
 use crate::common::{assert_same_tensors, convert_quietly, listing};
 use shamrock_cmf::{Container, Encoding};
 use shamrock_convert::{Recipe, quantize};
@@ -16,7 +18,9 @@ fn quantizing_the_f16_file_equals_converting_directly() {
         convert_quietly(&hf, &path("f16.cmf"), &Recipe::F16).unwrap();
         for recipe in [Recipe::default(), other] {
             convert_quietly(&hf, &path("direct.cmf"), &recipe).unwrap();
-            let report = quantize(&path("f16.cmf"), &path("detour.cmf"), &recipe, &mut |_| {}).unwrap();
+            let report =
+                quantize(&path("f16.cmf"), &path("detour.cmf"), &recipe, &mut |_| ControlFlow::Continue(()))
+                    .unwrap();
             let direct = Container::open(path("direct.cmf")).unwrap();
             let detour = Container::open(path("detour.cmf")).unwrap();
             assert_same_tensors(&detour, &direct);
@@ -41,14 +45,14 @@ fn tensors_in_the_wanted_encoding_are_copied() {
     let temp = tempfile::tempdir().unwrap();
     let out = temp.path().join("out.cmf");
     let input = shamrock_testkit::fixture("awkward/model.q4tp.cmf");
-    let report = quantize(&input, &out, &Recipe::default(), &mut |_| {}).unwrap();
+    let report = quantize(&input, &out, &Recipe::default(), &mut |_| ControlFlow::Continue(())).unwrap();
     let (ours, theirs) = (Container::open(&out).unwrap(), Container::open(&input).unwrap());
     assert_same_tensors(&ours, &theirs);
     assert_eq!(report.copied, report.tensors);
 
     // Dense ones only.
     let recipe = Recipe { dense: Encoding::F16, ..Recipe::default() };
-    quantize(&input, &out, &recipe, &mut |_| {}).unwrap();
+    quantize(&input, &out, &recipe, &mut |_| ControlFlow::Continue(())).unwrap();
     let model = ModelFile::open(&out).unwrap();
     let name = "model.layers.0.mlp.experts.3.up_proj.weight";
     assert_eq!(model.container().get(name).unwrap().bytes, theirs.get(name).unwrap().bytes);
@@ -70,7 +74,8 @@ fn damage_is_found_and_not_signed_anew() {
     bytes[offset as usize] ^= 1;
     std::fs::write(&input, &bytes).unwrap();
     for recipe in [Recipe::default(), Recipe::F16] {
-        let error = quantize(&input, &out, &recipe, &mut |_| {}).unwrap_err().to_string();
+        let error =
+            quantize(&input, &out, &recipe, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
         assert!(error.contains("in.cmf") && error.contains(name) && error.contains("hash"), "{error}");
     }
     assert_eq!(listing(temp.path()), ["in.cmf"]);
@@ -81,7 +86,9 @@ fn a_file_is_not_replaced_by_itself() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("model.cmf");
     std::fs::copy(shamrock_testkit::fixture("small/model.q4tp.cmf"), &path).unwrap();
-    let error =
-        quantize(&path, &temp.path().join("./model.cmf"), &Recipe::default(), &mut |_| {}).unwrap_err();
+    let error = quantize(&path, &temp.path().join("./model.cmf"), &Recipe::default(), &mut |_| {
+        ControlFlow::Continue(())
+    })
+    .unwrap_err();
     assert!(error.to_string().contains("another name"), "{error}");
 }

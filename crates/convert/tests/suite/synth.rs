@@ -1,6 +1,7 @@
 //! Random models.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use shamrock_cmf::{Container, Encoding, TensorSpec, Writer};
@@ -10,7 +11,7 @@ use shamrock_model::{Executor, ModelFile, Part, Score, Step};
 
 fn make(path: &Path, geometry: &Geometry, options: SynthOptions, threads: usize) {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-    pool.install(|| synth(path, geometry, &options, &mut |_| {})).unwrap();
+    pool.install(|| synth(path, geometry, &options, &mut |_| ControlFlow::Continue(()))).unwrap();
 }
 
 #[test]
@@ -130,7 +131,9 @@ fn impossible_geometries_are_refused() {
     let out = temp.path().join("out.cmf");
     let tiny = Geometry::preset("tiny").unwrap();
     let fails = |says: &str, geometry: Geometry| {
-        let error = synth(&out, &geometry, &SynthOptions::default(), &mut |_| {}).unwrap_err().to_string();
+        let error = synth(&out, &geometry, &SynthOptions::default(), &mut |_| ControlFlow::Continue(()))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(says), "{error}");
         assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
     };

@@ -9,6 +9,7 @@ use rustyline::error::ReadlineError;
 use shamrock_text::Message;
 
 use super::{Display, Runner, dim};
+use crate::interrupt;
 use crate::output::{noteln, print, println};
 
 const HELP: &str = "\
@@ -19,6 +20,10 @@ const HELP: &str = "\
 End a line with \\ to go on in the next one, or write several lines between lines of \"\"\".
 Ctrl-C stops an answer; what has been said stays.
 ";
+
+/// Most prompt rows of one pass in a chat. Ctrl-C takes effect between two passes; smaller ones
+/// would read the weights too often for the rows they carry.
+const CHUNK_ROWS: usize = 128;
 
 /// What a person entered.
 enum Input {
@@ -31,8 +36,8 @@ enum Input {
 
 /// Chats until the person leaves.
 pub(super) fn chat(runner: &mut Runner, system: Option<Message>, path: &Path) -> Result<()> {
-    let interrupt = runner.interrupt.clone();
-    ctrlc::set_handler(move || interrupt.store(true, Ordering::Relaxed)).context("catching Ctrl-C")?;
+    runner.interrupt = interrupt::on_ctrl_c()?;
+    runner.options.chunk_rows = CHUNK_ROWS;
     let mut editor = DefaultEditor::new().context("opening the terminal")?;
     println(&format!("{}, {} mode. /help tells what you can do.", path.display(), runner.options.mode))?;
     let opening: Vec<Message> = system.into_iter().collect();
