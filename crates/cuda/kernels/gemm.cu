@@ -1,0 +1,440 @@
+// Products of few rows with quantised matrices: out[n][m] = sum_k W[m][k] x[n][k].
+//
+// The weights are the m operand of `mma.m16n8k16` and come straight from global memory in register
+// order; a warp expands them to half and multiplies them with 8-row tiles of activations. Weights
+// are exact in half (4-bit and 8-bit integers, halves); scales are applied to f32 accumulators. An
+// activation is a half, or with LO the exact sum of two. The warps of a block share the columns of
+// one band of rows, so that activations are read once per block, and add up in shared memory in a
+// fixed order: results do not depend on timing.
+
+__device__ __forceinline__ void mma(float (&c)[4], const u32 a0, const u32 a1, const u32 a2, const u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Activations of 64 columns of one 8-row tile: lane (n, t) holds columns 8t.. of each half.
+struct Rows64 { uint4 x[2]; };
+
+__device__ __forceinline__ void load_rows(Rows64& b, const u16* row, u32 step, u32 lane) {
+    const uint4* p = (const uint4*)(row + step * 64 + lane % 4 * 8);
+    b.x[0] = __ldg(p);
+    b.x[1] = __ldg(p + 4);
+}
+
+__device__ __forceinline__ void mma_tile(float (&c)[4], const u32 (&top)[4], const u32 (&bottom)[4], const uint4& x) {
+    mma(c, top[0], bottom[0], top[1], bottom[1], x.x, x.y);
+    mma(c, top[2], bottom[2], top[3], bottom[3], x.z, x.w);
+}
+
+// What a lane needs of a Q4 matrix's ladders: those of the row whose codes it holds.
+struct Ladder { float lo, step; };
+
+template <u32 ENC>
+__device__ __forceinline__ Ladder load_ladder(const Matrix& m, u32 tile, u32 lane) {
+    if (ENC != Q4) return {0.0f, 0.0f};
+    float2 l = __ldg((const float2*)m.scales + tile * 16 + lane / 4 + lane % 2 * 8);
+    return {l.x, l.y};
+}
+
+// acc[nt] += tile rows x 64 columns x 8·NT rows.
+template <u32 ENC, int NT, bool LO>
+__device__ __forceinline__ void multiply(float (&acc)[NT][4], const Packed<ENC>& a, Ladder ladder,
+                                         const Rows64 (&hi)[NT], const Rows64 (&lo)[NT], u32 lane) {
+    float scale = 0.0f;
+    if constexpr (ENC == Q4) scale = rung(ladder.lo, ladder.step, a.code);
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        u32 top[4], bottom[4];
+        expand(a, j, top, bottom);
+        if constexpr (ENC == Q4) {
+            float s0 = __shfl_sync(FULL, scale, (lane & ~3u) + 2 * j);
+            float s1 = __shfl_sync(FULL, scale, (lane & ~3u) + 2 * j + 1);
+#pragma unroll
+            for (int nt = 0; nt < NT; nt++) {
+                float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+                mma_tile(c, top, bottom, hi[nt].x[j]);
+                if (LO) mma_tile(c, top, bottom, lo[nt].x[j]);
+                acc[nt][0] = fmaf(s0, c[0], acc[nt][0]);
+                acc[nt][1] = fmaf(s0, c[1], acc[nt][1]);
+                acc[nt][2] = fmaf(s1, c[2], acc[nt][2]);
+                acc[nt][3] = fmaf(s1, c[3], acc[nt][3]);
+            }
+        } else {
+#pragma unroll
+            for (int nt = 0; nt < NT; nt++) {
+                mma_tile(acc[nt], top, bottom, hi[nt].x[j]);
+                if (LO) mma_tile(acc[nt], top, bottom, lo[nt].x[j]);
+            }
+        }
+    }
+}
+
+template <int MT, int NT, bool LO, u32 ENC> struct Stage {
+    Packed<ENC> a[MT];
+    Rows64 hi[NT], lo[NT];
+};
+
+template <int MT, int NT, bool LO, u32 ENC>
+__device__ __forceinline__ void load_weights(Stage<MT, NT, LO, ENC>& s, const Matrix (&m)[MT], const u32 (&tile)[MT], u32 step, u32 lane) {
+#pragma unroll
+    for (int i = 0; i < MT; i++) load_packed(s.a[i], m[i], tile[i], step, lane);
+}
+
+template <int MT, int NT, bool LO, u32 ENC>
+__device__ __forceinline__ void load_inputs(Stage<MT, NT, LO, ENC>& s, const u16* const (&hi)[NT], const u16* const (&lo)[NT], u32 step, u32 lane) {
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        load_rows(s.hi[n], hi[n], step, lane);
+        if (LO) load_rows(s.lo[n], lo[n], step, lane);
+    }
+}
+
+// A warp's share: steps first, first + stride, … below end, of MT row tiles and NT column tiles.
+// With EARLY the first weights, which nothing writes, are on their way before the wait for the kernel
+// that writes the activations.
+template <int MT, int NT, bool LO, u32 ENC, bool EARLY = false>
+__device__ __forceinline__ void accumulate(float (&acc)[MT][NT][4], const Matrix (&m)[MT], const u32 (&tile)[MT],
+                                           const u16* const (&hi)[NT], const u16* const (&lo)[NT],
+                                           u32 first, u32 stride, u32 end, u32 lane) {
+    Ladder ladder[MT];
+#pragma unroll
+    for (int i = 0; i < MT; i++) ladder[i] = load_ladder<ENC>(m[i], tile[i], lane);
+    Stage<MT, NT, LO, ENC> even, odd;
+    if (first < end) load_weights<MT, NT, LO, ENC>(even, m, tile, first, lane);
+    if (EARLY) wait_for_previous();
+    if (first >= end) return;
+    load_inputs<MT, NT, LO, ENC>(even, hi, lo, first, lane);
+    for (u32 step = first; step < end; step += 2 * stride) {
+        // The next step's loads are in flight while this one multiplies.
+        bool more = step + stride < end;
+        if (more) {
+            load_weights<MT, NT, LO, ENC>(odd, m, tile, step + stride, lane);
+            load_inputs<MT, NT, LO, ENC>(odd, hi, lo, step + stride, lane);
+        }
+#pragma unroll
+        for (int i = 0; i < MT; i++) multiply<ENC, NT, LO>(acc[i], even.a[i], ladder[i], even.hi, even.lo, lane);
+        if (!more) break;
+        if (step + 2 * stride < end) {
+            load_weights<MT, NT, LO, ENC>(even, m, tile, step + 2 * stride, lane);
+            load_inputs<MT, NT, LO, ENC>(even, hi, lo, step + 2 * stride, lane);
+        }
+#pragma unroll
+        for (int i = 0; i < MT; i++) multiply<ENC, NT, LO>(acc[i], odd.a[i], ladder[i], odd.hi, odd.lo, lane);
+    }
+}
+
+// Row scales of Q8 wait for the end: they do not depend on the column.
+template <int MT, int NT, u32 ENC>
+__device__ __forceinline__ void scale_rows(float (&acc)[MT][NT][4], const Matrix (&m)[MT], const u32 (&tile)[MT], u32 lane) {
+    if constexpr (ENC == Q8) {
+#pragma unroll
+        for (int i = 0; i < MT; i++) {
+            const float* scales = m[i].scales + tile[i] * 16 + lane / 4;
+            float s0 = __ldg(scales), s1 = __ldg(scales + 8);
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                acc[i][n][0] *= s0, acc[i][n][1] *= s0;
+                acc[i][n][2] *= s1, acc[i][n][3] *= s1;
+            }
+        }
+    }
+}
+
+// Adds the accumulators of the WK warps of a group into the first one's. All warps call it; on
+// return only the first warp of each group (`share` 0) holds the sum.
+template <int MT, int NT, int WM, int WK>
+__device__ __forceinline__ void reduce(float (&acc)[MT][NT][4], float* shared, u32 group, u32 share, u32 lane) {
+    constexpr int LEN = MT * NT * 4;
+    __syncthreads();  // the previous use of `shared` is over
+    if (share > 0) {
+        float* to = shared + ((share - 1) * WM + group) * LEN * WARP + lane;
+#pragma unroll
+        for (int i = 0; i < LEN; i++) to[i * WARP] = acc[i / (NT * 4)][i / 4 % NT][i % 4];
+    }
+    __syncthreads();
+    if (share == 0) {
+        for (int w = 0; w < WK - 1; w++) {
+            const float* from = shared + (w * WM + group) * LEN * WARP + lane;
+#pragma unroll
+            for (int i = 0; i < LEN; i++) acc[i / (NT * 4)][i / 4 % NT][i % 4] += from[i * WARP];
+        }
+    }
+}
+
+// One of the matrices of a launch; mirrors `abi::Segment`.
+struct Segment {
+    Matrix w;
+    const u16* hi;    // [rows][stride]
+    const u16* lo;    // same, or null
+    float* out;       // [k splits][rows][out_stride]
+    u32 stride;
+    u32 out_stride;
+    u32 first_block;  // blockIdx.x of its first band
+    u32 pad;
+};
+
+struct Dense {
+    Segment segments[4];
+    u32 count;
+    u32 rows;
+};
+
+// Grid: (bands of 16·MT·WM rows, k splits, tiles of 8·NT activation rows); 32·WM·WK threads.
+template <int MT, int WM, int WK, int NT, bool LO>
+__device__ __forceinline__ void dense(const Dense& a) {
+    let_next_start();
+    extern __shared__ float shared[];
+    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, group = warp % WM, share = warp / WM;
+    u32 s = 0;
+    while (s + 1 < a.count && blockIdx.x >= a.segments[s + 1].first_block) s++;
+    const Segment& seg = a.segments[s];
+    u32 band = (blockIdx.x - seg.first_block) * MT * WM + group * MT;
+    Matrix m[MT];
+    u32 tile[MT];
+#pragma unroll
+    for (int i = 0; i < MT; i++) m[i] = seg.w, tile[i] = min(band + i, seg.w.row_tiles - 1);
+    const u16 *hi[NT], *lo[NT];
+    u32 row0 = blockIdx.z * NT * 8;
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        u64 at = (u64)min(row0 + n * 8 + lane / 4, a.rows - 1) * seg.stride;
+        hi[n] = seg.hi + at;
+        lo[n] = LO ? seg.lo + at : nullptr;
+    }
+    u32 per = (seg.w.steps + gridDim.y - 1) / gridDim.y, begin = blockIdx.y * per, end = min(begin + per, seg.w.steps);
+    float acc[MT][NT][4] = {};
+    switch (seg.w.encoding) {
+        case Q4: accumulate<MT, NT, LO, Q4, true>(acc, m, tile, hi, lo, begin + share, WK, end, lane); break;
+        case Q8:
+            accumulate<MT, NT, LO, Q8, true>(acc, m, tile, hi, lo, begin + share, WK, end, lane);
+            scale_rows<MT, NT, Q8>(acc, m, tile, lane);
+            break;
+        default: accumulate<MT, NT, LO, F16, true>(acc, m, tile, hi, lo, begin + share, WK, end, lane);
+    }
+    reduce<MT, NT, WM, WK>(acc, shared, group, share, lane);
+    if (share > 0) return;
+    float* out = seg.out + (u64)blockIdx.y * a.rows * seg.out_stride;
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                u32 row = row0 + n * 8 + lane % 4 * 2 + c % 2, col = (band + i) * 16 + lane / 4 + c / 2 * 8;
+                if (row < a.rows && col < seg.w.rows) out[(u64)row * seg.out_stride + col] = acc[i][n][c];
+            }
+}
+
+#define DENSE(name, MT, WM, WK, NT, LO) \
+    extern "C" __global__ void __launch_bounds__(WM * WK * 32) name(const __grid_constant__ Dense a) { dense<MT, WM, WK, NT, LO>(a); }
+#define DENSE_BANDS(NT, LO, suffix)                  \
+    DENSE(dense_16_##suffix, 1, 1, 8, NT, LO)        \
+    DENSE(dense_32_##suffix, 1, 2, 4, NT, LO)        \
+    DENSE(dense_64_##suffix, 2, 2, 4, NT, LO)        \
+    DENSE(dense_96_##suffix, 3, 2, 4, NT, LO)
+#if SHAMROCK_SPLIT == 1
+DENSE_BANDS(1, false, 8)
+DENSE_BANDS(2, false, 16)
+DENSE_BANDS(4, false, 32)
+#endif
+DENSE_BANDS(1, true, 8_split)
+DENSE_BANDS(2, true, 16_split)
+DENSE_BANDS(4, true, 32_split)
+
+// An expert's matrices, [layers][EXPERTS + 1], the shared expert last; mirrors `abi::Expert`.
+struct Expert { Matrix gate, up, down; };
+
+struct Experts {
+    const Expert* experts;
+    Groups groups;
+    const u16* hi;     // activations [rows][HIDDEN_PAD] (gate_up) or [pairs][stride] (down)
+    const u16* lo;
+    u16* act_hi;       // gate_up: [rows · TOP_K + rows][stride], the shared expert's rows last
+    u16* act_lo;
+    float* out;        // down: [rows · TOP_K + rows][HIDDEN]
+    u32 rows;
+    u32 stride;        // of `act` rows
+    u32 row_tiles;     // gate_up: of a routed expert
+    u32 shared_tiles;  // gate_up: of the shared expert
+};
+
+// The rows of one expert.
+struct Work {
+    const Expert* expert;
+    const u32* pairs;  // null: the shared expert, all rows in order
+    u32 rows;
+    u32 index;         // which part of the expert's output rows
+
+    // Row of `out` or `act` for the expert's n-th row.
+    __device__ u32 pair(const Experts& a, u32 n) const { return pairs ? pairs[n] : a.rows * TOP_K + n; }
+};
+
+// The shared expert has every row and comes first, so that it does not trail.
+__device__ __forceinline__ bool work_at(Work& w, const Experts& a, u32 item, u32 routed, u32 shared) {
+    if (item < shared) {
+        w = {a.experts + EXPERTS, nullptr, a.rows, item};
+        return true;
+    }
+    item -= shared;
+    if (item / routed >= EXPERTS) return false;
+    uint4 group = a.groups.work[item / routed];
+    w = {a.experts + group.x, a.groups.pairs + group.y, group.z, item % routed};
+    return group.z > 0;
+}
+
+// silu(gate) · up of one row tile.
+template <int NT, bool LO>
+__device__ __forceinline__ void store_gated(const Experts& a, const Work& w, const float (&acc)[2][NT][4], u32 band, u32 row0, u32 lane) {
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            u32 row = row0 + n * 8 + lane % 4 * 2 + c;
+            if (row >= w.rows) continue;
+            u64 at = (u64)w.pair(a, row) * a.stride + band * 16 + lane / 4;
+            store_split(a.act_hi, LO ? a.act_lo : nullptr, at, silu(acc[0][n][c]) * acc[1][n][c]);
+            store_split(a.act_hi, LO ? a.act_lo : nullptr, at + 8, silu(acc[0][n][c + 2]) * acc[1][n][c + 2]);
+        }
+}
+
+template <int NT>
+__device__ __forceinline__ void store_down(const Experts& a, const Work& w, const float (&acc)[2][NT][4], u32 band, u32 row0, u32 lane) {
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            u32 row = row0 + n * 8 + lane % 4 * 2 + c;
+            if (row >= w.rows) continue;
+            float* to = a.out + (u64)w.pair(a, row) * HIDDEN;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                u32 col = band * 16 + lane / 4 + i * 8;
+                if (col < HIDDEN) to[col] = acc[i / 2][n][c + i % 2 * 2];
+            }
+        }
+}
+
+// One tile of gate rows and the same tile of up rows, for 8·NT of the expert's rows.
+template <int NT, bool LO>
+__device__ __forceinline__ void gate_up_tile(const Experts& a, const Work& w, u32 row0, float* shared) {
+    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const Matrix m[2] = {w.expert->gate, w.expert->up};
+    u32 tile[2] = {w.index, w.index};
+    const u16 *hi[NT], *lo[NT];
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        u32 r = min(row0 + n * 8 + lane / 4, w.rows - 1);
+        u64 at = (u64)(w.pairs ? w.pairs[r] / TOP_K : r) * HIDDEN_PAD;
+        hi[n] = a.hi + at;
+        lo[n] = LO ? a.lo + at : nullptr;
+    }
+    float acc[2][NT][4] = {};
+    accumulate<2, NT, LO, EXPERT_ENCODING>(acc, m, tile, hi, lo, warp, 8, m[0].steps, lane);
+    scale_rows<2, NT, EXPERT_ENCODING>(acc, m, tile, lane);
+    reduce<2, NT, 1, 8>(acc, shared, 0, warp, lane);
+    if (warp == 0) store_gated<NT, LO>(a, w, acc, w.index, row0, lane);
+}
+
+// Tiles of up to WIDEST activation rows.
+template <int WIDEST, bool LO> __device__ __forceinline__ void gate_up(const Experts& a) {
+    extern __shared__ float shared[];
+    Work w;
+    for (u32 item = blockIdx.x; work_at(w, a, item, a.row_tiles, a.shared_tiles); item += gridDim.x)
+        for (u32 row0 = 0; row0 < w.rows;)
+            if (WIDEST == 8 || w.rows - row0 <= 8) gate_up_tile<1, LO>(a, w, row0, shared), row0 += 8;
+            else gate_up_tile<WIDEST / 8, LO>(a, w, row0, shared), row0 += WIDEST;
+}
+
+// A band of 64 output rows.
+template <int NT, bool LO>
+__device__ __forceinline__ void down_tile(const Experts& a, const Work& w, u32 row0, float* shared) {
+    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, group = warp % 2, share = warp / 2;
+    const Matrix down = w.expert->down, m[2] = {down, down};
+    u32 band = w.index * 4 + group * 2;
+    u32 tile[2] = {min(band, down.row_tiles - 1), min(band + 1, down.row_tiles - 1)};
+    const u16 *hi[NT], *lo[NT];
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        u64 at = (u64)w.pair(a, min(row0 + n * 8 + lane / 4, w.rows - 1)) * a.stride;
+        hi[n] = a.hi + at;
+        lo[n] = LO ? a.lo + at : nullptr;
+    }
+    float acc[2][NT][4] = {};
+    accumulate<2, NT, LO, EXPERT_ENCODING>(acc, m, tile, hi, lo, share, 4, down.steps, lane);
+    scale_rows<2, NT, EXPERT_ENCODING>(acc, m, tile, lane);
+    reduce<2, NT, 2, 4>(acc, shared, group, share, lane);
+    if (share == 0) store_down<NT>(a, w, acc, band, row0, lane);
+}
+
+template <int WIDEST, bool LO> __device__ __forceinline__ void down(const Experts& a) {
+    extern __shared__ float shared[];
+    constexpr u32 BANDS = (HIDDEN + 63) / 64;
+    Work w;
+    for (u32 item = blockIdx.x; work_at(w, a, item, BANDS, BANDS); item += gridDim.x)
+        for (u32 row0 = 0; row0 < w.rows;)
+            if (WIDEST == 8 || w.rows - row0 <= 8) down_tile<1, LO>(a, w, row0, shared), row0 += 8;
+            else down_tile<WIDEST / 8, LO>(a, w, row0, shared), row0 += WIDEST;
+}
+
+// Many rows an expert: warps take bands of rows of their own and all columns, and find the
+// activations that they share in L1. Nothing is handed over, so no warp waits for another.
+constexpr int WIDE = 4;  // tiles of 8 activation rows
+
+template <bool LO> __device__ __forceinline__ void gate_up_wide_items(const Experts& a) {
+    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    Work w;
+    for (u32 item = blockIdx.x; work_at(w, a, item, (a.row_tiles + 7) / 8, (a.shared_tiles + 7) / 8); item += gridDim.x) {
+        const Matrix m[2] = {w.expert->gate, w.expert->up};
+        u32 band = w.index * 8 + warp;
+        if (band >= m[0].row_tiles) continue;
+        for (u32 row0 = 0; row0 < w.rows; row0 += WIDE * 8) {
+            u32 tile[2] = {band, band};
+            const u16 *hi[WIDE], *lo[WIDE];
+#pragma unroll
+            for (int n = 0; n < WIDE; n++) {
+                u32 r = min(row0 + n * 8 + lane / 4, w.rows - 1);
+                u64 at = (u64)(w.pairs ? w.pairs[r] / TOP_K : r) * HIDDEN_PAD;
+                hi[n] = a.hi + at;
+                lo[n] = LO ? a.lo + at : nullptr;
+            }
+            float acc[2][WIDE][4] = {};
+            accumulate<2, WIDE, LO, EXPERT_ENCODING>(acc, m, tile, hi, lo, 0, 1, m[0].steps, lane);
+            scale_rows<2, WIDE, EXPERT_ENCODING>(acc, m, tile, lane);
+            store_gated<WIDE, LO>(a, w, acc, band, row0, lane);
+        }
+    }
+}
+
+template <bool LO> __device__ __forceinline__ void down_wide_items(const Experts& a) {
+    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    constexpr u32 BANDS = (HIDDEN + 255) / 256;
+    Work w;
+    for (u32 item = blockIdx.x; work_at(w, a, item, BANDS, BANDS); item += gridDim.x) {
+        const Matrix down = w.expert->down, m[2] = {down, down};
+        u32 band = w.index * 16 + warp * 2;
+        if (band >= down.row_tiles) continue;
+        for (u32 row0 = 0; row0 < w.rows; row0 += WIDE * 8) {
+            u32 tile[2] = {band, min(band + 1, down.row_tiles - 1)};
+            const u16 *hi[WIDE], *lo[WIDE];
+#pragma unroll
+            for (int n = 0; n < WIDE; n++) {
+                u64 at = (u64)w.pair(a, min(row0 + n * 8 + lane / 4, w.rows - 1)) * a.stride;
+                hi[n] = a.hi + at;
+                lo[n] = LO ? a.lo + at : nullptr;
+            }
+            float acc[2][WIDE][4] = {};
+            accumulate<2, WIDE, LO, EXPERT_ENCODING>(acc, m, tile, hi, lo, 0, 1, down.steps, lane);
+            scale_rows<2, WIDE, EXPERT_ENCODING>(acc, m, tile, lane);
+            store_down<WIDE>(a, w, acc, band, row0, lane);
+        }
+    }
+}
+
+// By the rows of a pass: up to 8, few an expert, many an expert.
+extern "C" __global__ void __launch_bounds__(256, 3) gate_up_8(const __grid_constant__ Experts a) { begin(), gate_up<8, SPLIT == 2>(a); }
+extern "C" __global__ void __launch_bounds__(256, 3) down_8(const __grid_constant__ Experts a) { begin(), down<8, SPLIT == 2>(a); }
+extern "C" __global__ void __launch_bounds__(256, 2) gate_up_16(const __grid_constant__ Experts a) { begin(), gate_up<16, SPLIT == 2>(a); }
+extern "C" __global__ void __launch_bounds__(256, 2) down_16(const __grid_constant__ Experts a) { begin(), down<16, SPLIT == 2>(a); }
+extern "C" __global__ void __launch_bounds__(256, 1) gate_up_wide(const __grid_constant__ Experts a) { begin(), gate_up_wide_items<SPLIT == 2>(a); }
+extern "C" __global__ void __launch_bounds__(256, 1) down_wide(const __grid_constant__ Experts a) { begin(), down_wide_items<SPLIT == 2>(a); }

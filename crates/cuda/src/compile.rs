@@ -1,0 +1,137 @@
+//! Kernels: from source to machine code, kept on disk.
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::path::Path;
+
+use cudarc::nvrtc::{result, sys};
+use shamrock_cmf::hash64;
+use shamrock_model::{Error, ModelFile, Result};
+
+use crate::geometry::Geometry;
+use crate::{BACKEND, KvPrecision, Precision};
+
+const COMMON: &str = include_str!("../kernels/common.cuh");
+const LAYOUT: &str = include_str!("../kernels/layout.cuh");
+
+/// Name and source of each module.
+pub(crate) const MODULES: [(&str, &str); 7] = [
+    ("repack", include_str!("../kernels/repack.cu")),
+    ("norm", include_str!("../kernels/norm.cu")),
+    ("gemm", include_str!("../kernels/gemm.cu")),
+    ("gdn", include_str!("../kernels/gdn.cu")),
+    ("attention", include_str!("../kernels/attention.cu")),
+    ("routing", include_str!("../kernels/routing.cu")),
+    ("head", include_str!("../kernels/head.cu")),
+];
+
+/// Whether NVRTC can be loaded here.
+pub fn available() -> bool {
+    // SAFETY: only tries to load the library.
+    unsafe { sys::is_culib_present() }
+}
+
+/// Compiles all kernels for a model and an architecture such as 90 (`sm_90`), without a device.
+/// Returns the bytes of machine code of each module.
+///
+/// # Errors
+/// [`Error::Device`] when NVRTC is missing, the model's shape is beyond the kernels, or a kernel
+/// does not compile (the compiler's log is in the message).
+pub fn check(
+    model: &ModelFile,
+    arch: u32,
+    precision: Precision,
+    kv: KvPrecision,
+) -> Result<Vec<(&'static str, usize)>> {
+    let geometry = Geometry::new(model, precision, kv)?;
+    MODULES.iter().map(|&(name, _)| Ok((name, module(&geometry, name, arch, None)?.len()))).collect()
+}
+
+/// Machine code of one module, from `cache` if it is there.
+pub(crate) fn module(geometry: &Geometry, name: &str, arch: u32, cache: Option<&Path>) -> Result<Vec<u8>> {
+    let source = MODULES.iter().find(|(n, _)| *n == name).map_or("", |(_, source)| source);
+    let program = format!("{COMMON}\n{LAYOUT}\n{source}");
+    let mut options = vec![
+        format!("--gpu-architecture=sm_{arch}"),
+        "--std=c++17".to_owned(),
+        "--diag-suppress=177".to_owned(),
+    ];
+    options.extend(geometry.defines().into_iter().map(|(name, value)| format!("-DSHAMROCK_{name}={value}")));
+
+    let key = hash64(format!("{program}\0{}", options.join(" ")).as_bytes());
+    let kept = cache.map(|dir| dir.join(format!("{name}-sm{arch}-{key:016x}.cubin")));
+    if let Some(code) = kept.as_ref().and_then(|path| fs::read(path).ok()) {
+        return Ok(code);
+    }
+    let code = compile(name, &program, &options)?;
+    if let Some(path) = kept
+        && let Err(error) = keep(&path, &code)
+    {
+        // The next start compiles again; nothing is lost but seconds.
+        tracing::warn!("{}: compiled kernels are not kept: {error}", path.display());
+    }
+    Ok(code)
+}
+
+/// Writes beside the target and renames, so that no reader sees half a file.
+fn keep(path: &Path, code: &[u8]) -> std::io::Result<()> {
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir)?;
+    }
+    let partial = path.with_extension(format!("{}.partial", std::process::id()));
+    fs::write(&partial, code)?;
+    fs::rename(partial, path)
+}
+
+fn problem(text: impl Into<String>) -> Error {
+    Error::Device { backend: BACKEND, problem: text.into() }
+}
+
+fn compile(name: &str, program: &str, options: &[String]) -> Result<Vec<u8>> {
+    if !available() {
+        return Err(problem(
+            "libnvrtc was not found: install NVIDIA's CUDA runtime compiler and make sure the loader finds it",
+        ));
+    }
+    let failed = |e: result::NvrtcError| problem(format!("NVRTC, module {name}: {e:?}"));
+    let source = CString::new(program).map_err(|e| problem(e.to_string()))?;
+    let file = CString::new(format!("{name}.cu")).map_err(|e| problem(e.to_string()))?;
+    let program = Program(result::create_program(&source, Some(&file)).map_err(failed)?);
+    // SAFETY: the program is alive until the end of this function.
+    let compiled = unsafe { result::compile_program(program.0, options) };
+    if compiled.is_err() {
+        return Err(problem(format!("kernel module {name} does not compile:\n{}", program.log())));
+    }
+    program.machine_code().map_err(failed)
+}
+
+/// An NVRTC program, destroyed when it goes out of scope.
+struct Program(sys::nvrtcProgram);
+
+impl Program {
+    fn log(&self) -> String {
+        // SAFETY: the program is alive; the log ends with a zero byte.
+        unsafe {
+            result::get_program_log(self.0)
+                .map(|log| CStr::from_ptr(log.as_ptr()).to_string_lossy().into_owned())
+                .unwrap_or_default()
+        }
+    }
+
+    fn machine_code(&self) -> std::result::Result<Vec<u8>, result::NvrtcError> {
+        let mut len = 0;
+        // SAFETY: the program is alive and compiled, `len` is where the size goes.
+        unsafe { sys::nvrtcGetCUBINSize(self.0, &mut len) }.result()?;
+        let mut code = vec![0u8; len];
+        // SAFETY: the buffer has the size that was asked for.
+        unsafe { sys::nvrtcGetCUBIN(self.0, code.as_mut_ptr().cast()) }.result()?;
+        Ok(code)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: destroyed once; a failure leaves nothing to do.
+        let _ = unsafe { result::destroy_program(self.0) };
+    }
+}

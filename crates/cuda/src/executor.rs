@@ -1,0 +1,382 @@
+//! The seam.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{CudaGraph, sys};
+use shamrock_model::executor::{Scored, StepOutput};
+use shamrock_model::sequences::Sequences;
+use shamrock_model::{
+    Config, Executor, Limits, ModelFile, Part, Pass, PassStats, Result, Score, SeqId, SequenceState,
+    SnapshotId, Step,
+};
+
+use crate::abi::{self, Ptr};
+use crate::device::{Device, driver};
+use crate::geometry::Geometry;
+use crate::inputs::{Inputs, Plan, PlannedPart, Shape, pick};
+use crate::pass::{Launcher, Profile};
+use crate::sequence::{DeviceState, DeviceUndo};
+use crate::upload::DeviceWeights;
+use crate::workspace::{RESULT_HEADER, Room, Workspace};
+use crate::{BACKEND, CudaOptions};
+
+/// Rows of a pass, at most.
+const MAX_ROWS: usize = 1024;
+/// Sequences open at once.
+const MAX_SEQUENCES: usize = 256;
+/// Graphs kept; all are dropped when there are more.
+const MAX_GRAPHS: usize = 128;
+/// Bytes of the tables to begin with.
+const TABLE_BYTES: usize = 256 << 10;
+/// Attention splits, at most; a power of two.
+const MAX_ATTENTION_SPLITS: usize = 64;
+/// Keys that a split takes at least.
+const SPLIT_KEYS: usize = 64;
+
+type States = Sequences<DeviceState, Option<DeviceUndo>>;
+
+/// The CUDA executor, see the [crate documentation](crate).
+pub struct CudaExecutor {
+    config: Config,
+    sequences: States,
+    engine: Engine,
+}
+
+/// Everything but the sequences.
+struct Engine {
+    // Dropped in this order: graphs before what they use.
+    graphs: HashMap<Shape, Recording>,
+    space: Workspace,
+    inputs: Inputs,
+    weights: DeviceWeights,
+    geometry: Geometry,
+    device: Device,
+    profile: bool,
+    /// Bytes that every pass reads but for its experts.
+    dense_bytes: u64,
+    head_bytes: u64,
+    expert_bytes: u64,
+}
+
+/// A shape's kernels.
+enum Recording {
+    /// Seen once; a shape that comes back is worth recording.
+    Seen,
+    /// Ready to be replayed.
+    Graph(CudaGraph),
+}
+
+// SAFETY: a CUDA graph may be used by one thread at a time, which `&mut self` sees to; every call
+// binds the context to the calling thread first.
+unsafe impl Send for Engine {}
+
+impl CudaExecutor {
+    /// Opens a device, compiles the kernels for the model and uploads its weights.
+    ///
+    /// # Errors
+    /// [`shamrock_model::Error::Device`] when there is no usable device, the model's shape is beyond the
+    /// kernels, or memory runs out.
+    pub fn new(model: ModelFile, options: &CudaOptions) -> Result<Self> {
+        let geometry = Geometry::new(&model, options.precision, options.kv)?;
+        let device = Device::open(&geometry, options)?;
+        let weights = DeviceWeights::upload(&device, &geometry, &model)?;
+        let room = Room { rows: 32, scored: 32, partial_rows: 32 };
+        let space = Workspace::new(&device, &geometry, room)?;
+        let inputs = Inputs::new(&device, TABLE_BYTES)?;
+        let limits = Limits {
+            max_context: options.max_context.unwrap_or(model.config.max_context),
+            max_rows: MAX_ROWS,
+            max_sequences: MAX_SEQUENCES,
+        };
+        let (dense_bytes, head_bytes, expert_bytes) = weight_bytes(&model);
+        let engine = Engine {
+            graphs: HashMap::new(),
+            space,
+            inputs,
+            weights,
+            geometry,
+            device,
+            profile: options.profile,
+            dense_bytes,
+            head_bytes,
+            expert_bytes,
+        };
+        Ok(CudaExecutor { config: model.config, sequences: Sequences::new(limits), engine })
+    }
+
+    /// Bytes of weights on the device.
+    pub fn resident_bytes(&self) -> usize {
+        self.engine.weights.bytes()
+    }
+}
+
+impl Engine {
+    /// Gives every step's sequence room, and what its commit needs to be cut back.
+    fn prepare(&self, states: &mut States, steps: &[Step<'_>]) -> Result<()> {
+        for step in steps {
+            let sequence = states.get_mut(step.seq)?;
+            let len = sequence.len();
+            let rows = len + step.commit.len() + step.preview.len();
+            sequence.state.reserve(&self.device, &self.geometry, len, rows)?;
+            let (state, undo) = sequence.state_and_undo();
+            if let Some(undo) = undo.filter(|_| step.rewindable && !step.commit.is_empty()) {
+                *undo = Some(state.undo(&self.device, &self.geometry, step.commit.len())?);
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, states: &mut States, steps: &[Step<'_>]) -> Result<Pass> {
+        let start = Instant::now();
+        let mut plan = Plan::new(steps);
+        if plan.shape.rows == 0 {
+            return Ok(Pass {
+                outputs: vec![StepOutput::default(); steps.len()],
+                stats: PassStats::default(),
+            });
+        }
+        self.prepare(states, steps)?;
+        plan.shape.attention_splits = self.attention_splits(states, &plan)?;
+        self.make_room(&plan.shape)?;
+        let parts = plan.parts.iter().map(|p| part(states, steps, p)).collect::<Result<Vec<_>>>()?;
+        if let Err(bytes) = self.inputs.send(&self.device, &self.geometry.config, &plan, &parts)? {
+            self.graphs.clear();
+            self.inputs = Inputs::new(&self.device, bytes.next_power_of_two())?;
+            if self.inputs.send(&self.device, &self.geometry.config, &plan, &parts)?.is_err() {
+                unreachable!("the tables were made large enough");
+            }
+        }
+
+        let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        let before = self.device.stream.record_event(flags).map_err(driver)?;
+        let mut profile = self.profile.then(Profile::default);
+        self.play(plan.shape, &mut profile)?;
+        let after = self.device.stream.record_event(flags).map_err(driver)?;
+        let (scores, distinct) = self.collect(&plan)?;
+
+        let ms = before.elapsed_ms(&after).map_err(driver)?;
+        let device = Duration::from_secs_f64(f64::from(ms).max(0.0) / 1e3);
+        let mut outputs = vec![StepOutput::default(); steps.len()];
+        for (part, scored) in plan.parts.iter().zip(scores) {
+            match part.part {
+                Part::Commit => outputs[part.step].commit = scored,
+                Part::Preview => outputs[part.step].preview = scored,
+            }
+        }
+        let head = if plan.shape.scored > 0 { self.head_bytes } else { 0 };
+        let stats = PassStats {
+            device,
+            host: start.elapsed().saturating_sub(device),
+            weight_bytes: self.dense_bytes + head + u64::from(distinct) * self.expert_bytes,
+            distinct_experts: distinct.into(),
+            stages: profile.as_ref().map(Profile::stages).transpose()?.unwrap_or_default(),
+            ..PassStats::default()
+        };
+        Ok(Pass { outputs, stats })
+    }
+
+    /// Runs the kernels of a shape: launched one by one the first time, recorded the second, and
+    /// replayed from then on.
+    fn play(&mut self, shape: Shape, profile: &mut Option<Profile>) -> Result<()> {
+        let launcher = Launcher {
+            device: &self.device,
+            geometry: &self.geometry,
+            weights: &self.weights,
+            space: &self.space,
+            tables: self.inputs.tables(&shape),
+            shape,
+        };
+        if profile.is_some() {
+            return launcher.run(profile);
+        }
+        match self.graphs.get(&shape) {
+            Some(Recording::Graph(graph)) => return graph.launch().map_err(driver),
+            Some(Recording::Seen) => {
+                let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+                self.device.stream.begin_capture(mode).map_err(driver)?;
+                let launched = launcher.run(profile);
+                // Capture must end whatever happened in between.
+                let graph = self.device.stream.end_capture(sys::CUgraphInstantiate_flags(0));
+                launched?;
+                if let Some(graph) = graph.map_err(driver)? {
+                    graph.launch().map_err(driver)?;
+                    self.graphs.insert(shape, Recording::Graph(graph));
+                    return Ok(());
+                }
+            }
+            None => {
+                if self.graphs.len() >= MAX_GRAPHS {
+                    self.graphs.clear();
+                }
+                self.graphs.insert(shape, Recording::Seen);
+            }
+        }
+        launcher.run(profile)
+    }
+
+    /// Waits for a pass and fetches its scores, part by part, and the distinct experts.
+    fn collect(&self, plan: &Plan<'_>) -> Result<(Vec<Scored>, u32)> {
+        let vocab = self.geometry.config.vocab_size;
+        let picks = if plan.shape.picks { plan.shape.scored } else { 0 };
+        let record = size_of::<abi::PickRecord>();
+        let mut results = vec![0u32; (RESULT_HEADER + picks * record) / 4];
+        self.device.download(self.space.results, &mut results)?;
+        let records: &[abi::PickRecord] = bytemuck::cast_slice(&results[RESULT_HEADER / 4..]);
+        let scored = plan.parts.iter().map(|part| {
+            let rows = part.score.rows().len();
+            Ok(match part.score {
+                Score::None => Scored::None,
+                Score::Logits { .. } => {
+                    let mut values = vec![0f32; rows * vocab];
+                    let at = self.space.logits + (part.scored0 * vocab * 4) as Ptr;
+                    self.device.download(at, &mut values)?;
+                    Scored::Logits { values, vocab }
+                }
+                Score::Picks { .. } => {
+                    Scored::Picks(records[part.scored0..][..rows].iter().map(pick).collect())
+                }
+            })
+        });
+        Ok((scored.collect::<Result<_>>()?, results[0]))
+    }
+
+    /// Splits of the context in attention, so that few queries over a long prefix fill the device. A
+    /// power of two, to keep shapes few.
+    fn attention_splits(&self, states: &mut States, plan: &Plan<'_>) -> Result<usize> {
+        let a = &self.geometry.config.attention;
+        let (mut blocks, mut longest) = (0, 0);
+        for part in &plan.parts {
+            blocks += (part.ids.len() * (a.heads / a.kv_heads)).div_ceil(8) * a.kv_heads;
+            longest = longest.max(states.get_mut(part.seq)?.len() + 2 * part.ids.len());
+        }
+        let wanted = (2 * self.device.multiprocessors / blocks.max(1)).min(longest.div_ceil(SPLIT_KEYS));
+        let splits = wanted.clamp(1, MAX_ATTENTION_SPLITS);
+        Ok(1 << splits.ilog2())
+    }
+
+    fn make_room(&mut self, shape: &Shape) -> Result<()> {
+        let needed = Room {
+            rows: shape.rows,
+            scored: shape.scored,
+            partial_rows: shape.rows * shape.attention_splits,
+        };
+        if !self.space.room.holds(&needed) {
+            let room = self.space.room.grown(&needed);
+            self.graphs.clear();
+            self.space = Workspace::new(&self.device, &self.geometry, room)?;
+        }
+        Ok(())
+    }
+}
+
+/// A part's entry in the tables.
+fn part(states: &mut States, steps: &[Step<'_>], planned: &PlannedPart<'_>) -> Result<abi::Part> {
+    let sequence = states.get_mut(planned.seq)?;
+    let behind = match planned.part {
+        Part::Commit => 0,
+        Part::Preview => steps[planned.step].commit.len(),
+    };
+    let position = sequence.len() + behind;
+    let (kv, kv_rows) = sequence.state.kv();
+    let gdn = sequence.state.gdn();
+    let undo = match sequence.state_and_undo().1 {
+        Some(Some(undo)) if planned.rewindable => undo.rows(),
+        _ => 0,
+    };
+    Ok(abi::Part {
+        kind: match planned.part {
+            Part::Commit => abi::COMMIT,
+            Part::Preview => abi::PREVIEW,
+        },
+        row0: planned.row0 as u32,
+        rows: planned.ids.len() as u32,
+        position: position as u32,
+        kv_rows: kv_rows as u32,
+        pad: 0,
+        kv,
+        gdn,
+        undo,
+    })
+}
+
+/// Bytes of the file that a pass reads: dense weights, the head, one routed expert.
+fn weight_bytes(model: &ModelFile) -> (u64, u64, u64) {
+    use shamrock_model::weights::MixerWeights;
+    let w = &model.weights;
+    let bytes = |m| w.tensor(m).bytes.len() as u64;
+    let ffn = |f: &shamrock_model::weights::Ffn| bytes(f.gate) + bytes(f.up) + bytes(f.down);
+    let dense = w.layers.iter().map(|layer| {
+        let mixer = match &layer.mixer {
+            MixerWeights::Full(a) => bytes(a.q) + bytes(a.k) + bytes(a.v) + bytes(a.o),
+            MixerWeights::Linear(g) => bytes(g.qkv) + bytes(g.z) + bytes(g.a) + bytes(g.b) + bytes(g.out),
+        };
+        mixer + bytes(layer.moe.router) + bytes(layer.moe.shared_gate) + ffn(&layer.moe.shared)
+    });
+    let expert = w.layers.first().and_then(|l| l.moe.experts.first()).map_or(0, ffn);
+    (dense.sum(), bytes(w.head), expert)
+}
+
+impl Executor for CudaExecutor {
+    fn backend(&self) -> &'static str {
+        BACKEND
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn limits(&self) -> Limits {
+        self.sequences.limits()
+    }
+
+    fn open(&mut self) -> Result<SeqId> {
+        let Engine { device, geometry, .. } = &self.engine;
+        self.sequences.open(|| DeviceState::empty(device, geometry))
+    }
+
+    fn close(&mut self, seq: SeqId) {
+        self.sequences.close(seq);
+    }
+
+    fn len(&self, seq: SeqId) -> Result<usize> {
+        self.sequences.len(seq)
+    }
+
+    fn run(&mut self, steps: &[Step<'_>]) -> Result<Pass> {
+        let engine = &mut self.engine;
+        self.sequences.run(&self.config, steps, |states| engine.run(states, steps))
+    }
+
+    fn rewind(&mut self, seq: SeqId, len: usize) -> Result<()> {
+        let Engine { device, geometry, .. } = &self.engine;
+        self.sequences.rewind(seq, len, |state, undo, cut| match undo {
+            Some(undo) => state.rewind(device, geometry, undo, cut.kept()),
+            None => Err(shamrock_model::Error::Rewind { asked: cut.len, from: cut.from, to: cut.from }),
+        })
+    }
+
+    fn snapshot(&mut self, seq: SeqId) -> Result<SnapshotId> {
+        let Engine { device, geometry, .. } = &self.engine;
+        self.sequences.snapshot(seq, |state, len| state.duplicate(device, geometry, len))
+    }
+
+    fn restore(&mut self, snapshot: SnapshotId, into: SeqId) -> Result<()> {
+        let Engine { device, geometry, .. } = &self.engine;
+        self.sequences.restore(snapshot, into, |from, len, state| state.assign(device, geometry, from, len))
+    }
+
+    fn release(&mut self, snapshot: SnapshotId) {
+        self.sequences.release(snapshot);
+    }
+
+    fn export(&self, seq: SeqId) -> Result<SequenceState> {
+        let Engine { device, geometry, .. } = &self.engine;
+        self.sequences.export(seq, |state, len| state.read(device, geometry, len))
+    }
+
+    fn import(&mut self, seq: SeqId, state: &SequenceState) -> Result<()> {
+        let Engine { device, geometry, .. } = &self.engine;
+        self.sequences.import(&self.config, seq, state, |own| own.fill(device, geometry, state))
+    }
+}

@@ -1,0 +1,451 @@
+//! One pass as a sequence of kernels. Nothing here depends on a pass's ids, positions or states:
+//! those are in the tables, so that the same sequence can be recorded once and replayed.
+
+use std::time::Duration;
+
+use bytemuck::Zeroable;
+use cudarc::driver::{CudaEvent, sys};
+use shamrock_model::Result;
+
+use crate::abi::{self, Ptr};
+use crate::device::{Device, Grid, driver};
+use crate::geometry::{Geometry, padded};
+use crate::inputs::{Shape, Tables};
+use crate::sequence::recur_grid;
+use crate::upload::{AttentionLayer, DeviceWeights, GdnLayer, Layer, MixerLayer, Placed};
+use crate::workspace::{Activations, MAX_SPLITS, PICK_CHUNKS, RESULT_HEADER, Workspace};
+
+/// Threads of most kernels.
+const THREADS: u32 = 256;
+/// Query rows of a block in `gdn_preview`, and queries of a block in `attention`.
+const QUERIES: usize = 8;
+/// Key rows that both stage at once.
+const KEYS: usize = 32;
+/// Average rows of an expert from which wide column tiles pay.
+const WIDE_ROWS: usize = 12;
+
+/// What a pass runs on.
+#[derive(Clone, Copy)]
+pub(crate) struct Launcher<'a> {
+    pub(crate) device: &'a Device,
+    pub(crate) geometry: &'a Geometry,
+    pub(crate) weights: &'a DeviceWeights,
+    pub(crate) space: &'a Workspace,
+    pub(crate) tables: Tables,
+    pub(crate) shape: Shape,
+}
+
+/// Times of stages, from events between them.
+#[derive(Default)]
+pub(crate) struct Profile {
+    marks: Vec<(&'static str, CudaEvent)>,
+}
+
+impl Profile {
+    /// Notes that the stage `name` ends here (the first mark starts the clock).
+    fn mark(&mut self, device: &Device, name: &'static str) -> Result<()> {
+        let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        self.marks.push((name, device.stream.record_event(flags).map_err(driver)?));
+        Ok(())
+    }
+
+    /// Time per stage in the order they first ran; the device is done.
+    pub(crate) fn stages(&self) -> Result<Vec<(&'static str, Duration)>> {
+        let mut stages: Vec<(&'static str, Duration)> = Vec::new();
+        for pair in self.marks.windows(2) {
+            let ms = pair[0].1.elapsed_ms(&pair[1].1).map_err(driver)?;
+            let (name, time) = (pair[1].0, Duration::from_secs_f64(f64::from(ms).max(0.0) / 1e3));
+            match stages.iter_mut().find(|(n, _)| *n == name) {
+                Some((_, total)) => *total += time,
+                None => stages.push((name, time)),
+            }
+        }
+        Ok(stages)
+    }
+}
+
+/// A product: a matrix, its input and where its output goes.
+struct Product {
+    weight: Placed,
+    input: Activations,
+    /// Values between input rows.
+    stride: usize,
+    out: Ptr,
+    out_stride: usize,
+}
+
+impl Launcher<'_> {
+    /// All kernels of a pass, in order.
+    pub(crate) fn run(&self, profile: &mut Option<Profile>) -> Result<()> {
+        let mut mark = |name| match profile {
+            Some(profile) => profile.mark(self.device, name),
+            None => Ok(()),
+        };
+        mark("start")?;
+        self.device.clear(self.space.results, RESULT_HEADER)?;
+        let embed = abi::Embed {
+            table: self.weights.embed.matrix,
+            cols: self.weights.embed.cols,
+            ids: self.tables.ids,
+            hidden: self.space.hidden,
+        };
+        self.device.launch("embed", Grid::new((self.shape.rows, 1, 1), THREADS), &embed)?;
+        mark("embed")?;
+        let (mut linear, mut full) = (0, 0);
+        for (i, layer) in self.weights.layers.iter().enumerate() {
+            // What the layer before left to be added comes in with the norm.
+            let add_experts = i > 0;
+            let splits = match &layer.mixer {
+                MixerLayer::Linear(w) => {
+                    self.norm(layer.input_norm, 0, add_experts, None, &self.gdn_inputs(w))?;
+                    mark("norm")?;
+                    let splits = self.gdn(w, linear, &mut mark)?;
+                    linear += 1;
+                    splits
+                }
+                MixerLayer::Full(w) => {
+                    self.norm(layer.input_norm, 0, add_experts, None, &self.attention_inputs(w))?;
+                    mark("norm")?;
+                    let splits = self.attention(w, full, &mut mark)?;
+                    full += 1;
+                    splits
+                }
+            };
+            self.norm(layer.post_norm, splits, false, None, &[(self.space.ffn, 0)])?;
+            mark("norm")?;
+            self.experts(layer, &mut mark)?;
+        }
+        self.score()?;
+        mark("head")
+    }
+
+    fn gdn_inputs(&self, w: &GdnLayer) -> Vec<(Activations, Ptr)> {
+        let c = &self.space.copies;
+        vec![(c[0], w.qkv.cols), (c[1], w.z.cols), (c[2], w.ab.cols)]
+    }
+
+    fn attention_inputs(&self, w: &AttentionLayer) -> Vec<(Activations, Ptr)> {
+        let c = &self.space.copies;
+        vec![(c[0], w.q.cols), (c[1], w.k.cols), (c[2], w.v.cols)]
+    }
+
+    /// Adds what is due to the residual stream and writes normed copies. With `chosen`, only those
+    /// rows are normed and the stream stays as it is.
+    fn norm(
+        &self,
+        weight: Ptr,
+        splits: usize,
+        add_experts: bool,
+        chosen: Option<Ptr>,
+        outputs: &[(Activations, Ptr)],
+    ) -> Result<()> {
+        let s = self.space;
+        let mut copies = [abi::Copy::zeroed(); abi::MAX_COPIES];
+        for (copy, (to, cols)) in copies.iter_mut().zip(outputs) {
+            *copy = abi::Copy { hi: to.hi, lo: to.lo, cols: *cols };
+        }
+        let args = abi::Norm {
+            hidden: s.hidden,
+            weight,
+            parts: s.mixer_out,
+            splits: splits as u32,
+            rows: self.shape.rows as u32,
+            experts: if add_experts { s.expert_out } else { 0 },
+            weights: s.weights,
+            shared_gate: s.router,
+            chosen: chosen.unwrap_or(0),
+            copies,
+            copy_count: outputs.len() as u32,
+            pad: 0,
+        };
+        let rows = if chosen.is_some() { self.shape.scored } else { self.shape.rows };
+        // Few rows: more threads each, since latency is all there is.
+        let threads = if rows <= 64 { 512 } else { THREADS };
+        self.device.launch("rms_norm", Grid::new((rows, 1, 1), threads), &args)
+    }
+
+    /// Products of one input width. With `split`, columns may be shared by several blocks; the
+    /// number of partial outputs is returned.
+    fn dense(&self, rows: usize, products: &[Product], split: bool) -> Result<usize> {
+        let tile_rows = match rows {
+            0..=8 => 8,
+            9..=16 => 16,
+            _ => 32,
+        };
+        let column_tiles = rows.div_ceil(tile_rows);
+        let blocks = |band: usize| -> usize {
+            products.iter().map(|p| (p.weight.matrix.row_tiles as usize * 16).div_ceil(band)).sum()
+        };
+        let enough = self.device.multiprocessors * 15 / 16;
+        // Wide bands read activations least often; narrow ones fill the device.
+        let band = if split && tile_rows == 32 {
+            64
+        } else {
+            [96, 64, 32].into_iter().find(|&b| blocks(b) * column_tiles >= enough).unwrap_or(16)
+        };
+        let steps = products.iter().map(|p| p.weight.matrix.steps as usize).min().unwrap_or(1);
+        let splits = match split {
+            true => (enough / (blocks(band) * column_tiles)).clamp(1, MAX_SPLITS).min((steps / 8).max(1)),
+            false => 1,
+        };
+        let mut segments = [abi::Segment::zeroed(); abi::MAX_SEGMENTS];
+        let mut first_block = 0;
+        for (segment, p) in segments.iter_mut().zip(products) {
+            *segment = abi::Segment {
+                w: p.weight.matrix,
+                hi: p.input.hi,
+                lo: p.input.lo,
+                out: p.out,
+                stride: p.stride as u32,
+                out_stride: p.out_stride as u32,
+                first_block,
+                pad: 0,
+            };
+            first_block += (p.weight.matrix.row_tiles * 16).div_ceil(band as u32);
+        }
+        let keeps_remainder = products.iter().all(|p| p.input.lo != 0);
+        let name = dense_kernel(band, tile_rows, keeps_remainder);
+        let args = abi::Dense { segments, count: products.len() as u32, rows: rows as u32 };
+        // Floats that the warps of a group hand over, see `reduce` in gemm.cu.
+        let (warp_tiles, groups) = [(16, (1, 1)), (32, (1, 2)), (64, (2, 2)), (96, (3, 2))]
+            .into_iter()
+            .find_map(|(b, shape)| (b == band).then_some(shape))
+            .unwrap_or((1, 1));
+        let shared = (8 / groups - 1) * groups * warp_tiles * (tile_rows / 8) * 4 * 32 * 4;
+        let grid = Grid::new((first_block as usize, splits, column_tiles), THREADS).shared(shared);
+        self.device.launch(name, grid, &args)?;
+        Ok(splits)
+    }
+
+    fn mixer_output(&self, weight: Placed, width: usize) -> Result<usize> {
+        let hidden = self.geometry.config.hidden_size;
+        let out = Product {
+            weight,
+            input: self.space.mixed,
+            stride: padded(width),
+            out: self.space.mixer_out,
+            out_stride: hidden,
+        };
+        self.dense(self.shape.rows, &[out], true)
+    }
+
+    fn gdn(
+        &self,
+        w: &GdnLayer,
+        layer: u32,
+        mark: &mut dyn FnMut(&'static str) -> Result<()>,
+    ) -> Result<usize> {
+        let (s, shape, g) = (self.space, &self.shape, &self.geometry.config.gdn);
+        let stride = padded(self.geometry.config.hidden_size);
+        let product = |weight, input, out, out_stride| Product { weight, input, stride, out, out_stride };
+        let products = [
+            product(w.qkv, s.copies[0], s.raw, g.channels()),
+            product(w.z, s.copies[1], s.z, g.value_width()),
+            product(w.ab, s.copies[2], s.ab, 2 * g.value_heads),
+        ];
+        self.dense(shape.rows, &products, false)?;
+        mark("gdn products")?;
+        let mut args = abi::Mixer {
+            w: w.small,
+            parts: self.tables.parts,
+            raw: s.raw,
+            z: s.z,
+            ab: s.ab,
+            rows: s.conv_rows,
+            gates: s.gates,
+            read: s.read,
+            hi: s.mixed.hi,
+            lo: s.mixed.lo,
+            layer,
+            pad: 0,
+        };
+        let units = (2 * g.key_heads + g.value_heads + 1).div_ceil(8);
+        if shape.commits > 0 {
+            let by_unit = Grid::new((shape.longest_commit, units, shape.commits), THREADS);
+            self.device.launch("gdn_prepare", by_unit, &args)?;
+            self.device.launch("gdn_recur", recur_grid(self.geometry, shape.commits), &args)?;
+            let by_head =
+                Grid::new((shape.longest_commit, g.value_heads.div_ceil(8), shape.commits), THREADS);
+            self.device.launch("gdn_gate", by_head, &args)?;
+        }
+        if shape.previews > 0 {
+            // Prepared only now: a preview reads the state that its step's commit has left.
+            args.parts += (shape.commits * size_of::<abi::Part>()) as Ptr;
+            let by_unit = Grid::new((shape.longest_preview, units, shape.previews), THREADS);
+            self.device.launch("gdn_prepare", by_unit, &args)?;
+            let (dk, dv) = (g.key_dim, g.value_dim);
+            let floats = (QUERIES + KEYS) * (dk + 4) + (KEYS + QUERIES) * dv + QUERIES * KEYS + 3 * QUERIES;
+            let tiles = shape.longest_preview.div_ceil(QUERIES);
+            let grid = Grid::new((g.value_heads, tiles, shape.previews), THREADS).shared(floats * 4);
+            self.device.launch("gdn_preview", grid, &args)?;
+        }
+        mark("gdn mixer")?;
+        let splits = self.mixer_output(w.out, g.value_width())?;
+        mark("gdn products")?;
+        Ok(splits)
+    }
+
+    fn attention(
+        &self,
+        w: &AttentionLayer,
+        layer: u32,
+        mark: &mut dyn FnMut(&'static str) -> Result<()>,
+    ) -> Result<usize> {
+        let (s, shape, a) = (self.space, &self.shape, &self.geometry.config.attention);
+        let stride = padded(self.geometry.config.hidden_size);
+        let product = |weight, input, out, out_stride| Product { weight, input, stride, out, out_stride };
+        let products = [
+            product(w.q, s.copies[0], s.q, 2 * a.q_width()),
+            product(w.k, s.copies[1], s.k, a.kv_width()),
+            product(w.v, s.copies[2], s.v, a.kv_width()),
+        ];
+        self.dense(shape.rows, &products, false)?;
+        mark("attention products")?;
+        let args = abi::Attention {
+            q_norm: w.q_norm,
+            k_norm: w.k_norm,
+            frequency: self.weights.frequency,
+            out_cols: w.o.cols,
+            parts: self.tables.parts,
+            part_of: self.tables.part_of,
+            q: s.q,
+            k: s.k,
+            v: s.v,
+            query: s.query,
+            partial: s.partial,
+            hi: s.mixed.hi,
+            lo: s.mixed.lo,
+            layer,
+            rows: shape.rows as u32,
+            splits: shape.attention_splits as u32,
+            pad: 0,
+        };
+        self.device.launch(
+            "attention_prepare",
+            Grid::new((shape.rows, a.heads + a.kv_heads, 1), 32),
+            &args,
+        )?;
+        let queries = shape.longest_commit.max(shape.longest_preview) * (a.heads / a.kv_heads);
+        let floats = QUERIES * a.head_dim + KEYS * (a.head_dim + 4) + QUERIES * KEYS + QUERIES;
+        let blocks =
+            (queries.div_ceil(QUERIES), a.kv_heads * shape.attention_splits, shape.commits + shape.previews);
+        self.device.launch("attention", Grid::new(blocks, THREADS).shared(floats * 4), &args)?;
+        self.device.launch("attention_finish", Grid::new((shape.rows, a.heads, 1), 128), &args)?;
+        mark("attention mixer")?;
+        let splits = self.mixer_output(w.o, a.q_width())?;
+        mark("attention products")?;
+        Ok(splits)
+    }
+
+    fn experts(&self, layer: &Layer, mark: &mut dyn FnMut(&'static str) -> Result<()>) -> Result<()> {
+        let (s, shape, config) = (self.space, &self.shape, &self.geometry.config);
+        let m = &config.moe;
+        let router = Product {
+            weight: layer.router,
+            input: s.ffn,
+            stride: padded(config.hidden_size),
+            out: s.router,
+            out_stride: m.experts + 1,
+        };
+        self.dense(shape.rows, &[router], false)?;
+        let coreset = config.block.as_ref().and_then(|b| b.coreset_top_p);
+        let mut routing = abi::Routing {
+            logits: s.router,
+            probs: s.probs,
+            chosen: s.chosen,
+            weights: s.weights,
+            parts: self.tables.parts,
+            groups: s.groups,
+            distinct: s.results,
+            rows: shape.rows as u32,
+            top_p: coreset.unwrap_or(1.0),
+        };
+        self.device.launch("route", Grid::new((shape.rows.div_ceil(8), 1, 1), THREADS), &routing)?;
+        if coreset.is_some() && shape.previews > 0 {
+            routing.parts += (shape.commits * size_of::<abi::Part>()) as Ptr;
+            self.device.launch("route_coreset", Grid::new((shape.previews, 1, 1), 1024), &routing)?;
+        }
+        self.device.launch("group_rows", Grid::new((1, 1, 1), 1024), &routing)?;
+        mark("router")?;
+
+        let split = self.geometry.halves() == 2;
+        let mut args = abi::Experts {
+            experts: layer.experts,
+            groups: s.groups,
+            hi: s.ffn.hi,
+            lo: if split { s.ffn.lo } else { 0 },
+            act_hi: s.act.hi,
+            act_lo: s.act.lo,
+            out: s.expert_out,
+            rows: shape.rows as u32,
+            stride: self.geometry.expert_stride() as u32,
+            row_tiles: layer.expert_tiles.0,
+            shared_tiles: layer.expert_tiles.1,
+        };
+        // Kernels, tiles of 8 rows they hand over, and blocks that fit a multiprocessor.
+        let (gate_up, down, tiles, resident) = match shape.rows {
+            0..=8 => ("gate_up_8", "down_8", 1, 3),
+            rows if rows * m.top_k < WIDE_ROWS * m.experts => ("gate_up_16", "down_16", 2, 2),
+            _ => ("gate_up_wide", "down_wide", 0, 1),
+        };
+        let blocks = (self.device.multiprocessors * resident, 1, 1);
+        // Floats that warps hand over, see `reduce` in gemm.cu.
+        let handed = |shares: usize, groups: usize| (shares - 1) * groups * 2 * tiles * 4 * 32 * 4;
+        self.device.launch(gate_up, Grid::new(blocks, THREADS).shared(handed(8, 1)), &args)?;
+        mark("gate and up")?;
+        (args.hi, args.lo) = (s.act.hi, s.act.lo);
+        self.device.launch(down, Grid::new(blocks, THREADS).shared(handed(4, 2)), &args)?;
+        mark("down")
+    }
+
+    /// Final norm, head and picks of the scored rows.
+    fn score(&self) -> Result<()> {
+        let (s, shape, config) = (self.space, &self.shape, &self.geometry.config);
+        if shape.scored == 0 {
+            return Ok(());
+        }
+        let head = self.weights.head;
+        self.norm(self.weights.norm, 0, true, Some(self.tables.chosen), &[(s.head_input, head.cols)])?;
+        let product = Product {
+            weight: head,
+            input: s.head_input,
+            stride: padded(config.hidden_size),
+            out: s.logits,
+            out_stride: config.vocab_size,
+        };
+        self.dense(shape.scored, &[product], false)?;
+        if !shape.picks {
+            return Ok(());
+        }
+        let args = abi::Shape {
+            logits: s.logits,
+            rows: self.tables.scored,
+            shapings: self.tables.shapings,
+            words: self.tables.words,
+        };
+        self.device.launch("shape", Grid::new((shape.scored, 1, 1), THREADS), &args)?;
+        let args = abi::Picks {
+            logits: s.logits,
+            rows: self.tables.scored,
+            partial: s.softmax,
+            picks: s.results + RESULT_HEADER as Ptr,
+            chunks: PICK_CHUNKS as u32,
+            pad: 0,
+        };
+        self.device.launch("pick_chunks", Grid::new((PICK_CHUNKS, shape.scored, 1), THREADS), &args)?;
+        self.device.launch("pick_join", Grid::new((shape.scored, 1, 1), 32), &args)
+    }
+}
+
+fn dense_kernel(band: usize, tile_rows: usize, keeps_remainder: bool) -> &'static str {
+    macro_rules! names {
+        ($($band:literal $rows:literal),*) => {
+            match (band, tile_rows, keeps_remainder) {
+                $(($band, $rows, false) => concat!("dense_", $band, "_", $rows),
+                  ($band, $rows, true) => concat!("dense_", $band, "_", $rows, "_split"),)*
+                _ => "dense",
+            }
+        };
+    }
+    names!(16 8, 32 8, 64 8, 96 8, 16 16, 32 16, 64 16, 96 16, 16 32, 32 32, 64 32, 96 32)
+}
