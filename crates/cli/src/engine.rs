@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use shamrock_cpu::{CpuExecutor, CpuOptions, Precision};
+use shamrock_cuda::{CudaExecutor, CudaOptions, KvPrecision};
 use shamrock_model::reference::{ReferenceExecutor, ReferenceOptions};
 use shamrock_model::{Executor, ModelFile};
 use shamrock_text::{ChatTemplate, Message, ReasoningTags, RenderOptions, Tokenizer};
@@ -14,6 +15,8 @@ use shamrock_text::{ChatTemplate, Message, ReasoningTags, RenderOptions, Tokeniz
 pub enum Backend {
     /// The fastest one this machine can run.
     Auto,
+    /// An NVIDIA device.
+    Cuda,
     /// The fast CPU executor.
     Cpu,
     /// The plain f32 executor that defines the numbers.
@@ -23,9 +26,11 @@ pub enum Backend {
 /// Arithmetic of quantised matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Arithmetic {
-    /// Inputs rounded to 8-bit integers: fast.
+    /// Inputs rounded for speed: to 8-bit integers on a CPU, to half precision on a GPU.
+    #[value(alias = "fast")]
     Int8,
-    /// Inputs as they are: exact.
+    /// Inputs as they are.
+    #[value(alias = "exact")]
     F32,
 }
 
@@ -41,6 +46,12 @@ pub struct EngineArgs {
     /// Worker threads; more than cores are no use and count as cores [default: one per core]
     #[arg(long, value_name = "N", help_heading = "Engine", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// Which CUDA device
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Engine")]
+    pub device: usize,
+    /// Measure the stages of every pass on the device, which slows it down
+    #[arg(long, help_heading = "Engine")]
+    pub profile: bool,
     /// Positions a conversation may reach [default: the model's own limit]
     #[arg(long, value_name = "N", help_heading = "Engine", value_parser = clap::value_parser!(u32).range(1..))]
     pub ctx: Option<u32>,
@@ -57,7 +68,28 @@ impl EngineArgs {
         let cores = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         let threads = self.threads.map(|threads| usize::from(threads).min(cores));
         let max_context = self.ctx.map(|ctx| ctx as usize);
-        Ok(match self.backend {
+        let backend = match self.backend {
+            Backend::Auto if shamrock_cuda::available().is_ok_and(|devices| devices > 0) => Backend::Cuda,
+            Backend::Auto => Backend::Cpu,
+            named => named,
+        };
+        Ok(match backend {
+            Backend::Cuda => {
+                let (precision, kv) = match self.precision {
+                    Arithmetic::Int8 => (shamrock_cuda::Precision::Half, KvPrecision::Half),
+                    Arithmetic::F32 => (shamrock_cuda::Precision::Split, KvPrecision::Full),
+                };
+                let kernel_cache = kernel_cache();
+                let options = CudaOptions {
+                    device: self.device,
+                    precision,
+                    kv,
+                    max_context,
+                    kernel_cache,
+                    profile: self.profile,
+                };
+                Box::new(CudaExecutor::new(model, &options)?)
+            }
             Backend::Auto | Backend::Cpu => {
                 let precision = match self.precision {
                     Arithmetic::Int8 => Precision::Int8,
@@ -70,6 +102,13 @@ impl EngineArgs {
             }
         })
     }
+}
+
+/// Where compiled kernels are kept, by the platform's convention.
+fn kernel_cache() -> Option<PathBuf> {
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
+    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
+    Some(base.join("shamrock").join("kernels"))
 }
 
 /// The text side of a model file.
