@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Accuracy and tokens per pass of a model, by mode and threshold: a table and a plot.
 
-    tools/eval-curves.py [--shamrock PROGRAM] [--limit N] MODEL [MODEL ...]
+    tools/eval-curves.py [--shamrock PROGRAM] [--backend NAME] [--limit N] MODEL [MODEL ...]
 
 Runs `shamrock eval --json` for every model in causal mode, in draft mode and in denoise mode at
 several thresholds, and writes docs/evaluation.md and docs/evaluation.svg.  Needs nothing but Python.
@@ -24,7 +24,7 @@ def evaluate(args, model, mode, threshold=None):
     command = [args.shamrock, "eval", model, "--mode", mode, "--json"]
     command += ["--threshold", str(threshold)] if threshold is not None else []
     command += ["--limit", str(args.limit)] if args.limit else []
-    command += ["--tasks", args.tasks]
+    command += ["--tasks", args.tasks, "--backend", args.backend]
     result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return {"model": os.path.basename(model), "mode": mode, "threshold": threshold, **result}
 
@@ -84,7 +84,7 @@ def page(args, results):
         "# Evaluation",
         "",
         f"Made by `{command}` on {datetime.date.today()}, {platform.machine()}, "
-        f"{results[0]['tasks']} held-out tasks, greedy, the default backend.",
+        f"{results[0]['tasks']} held-out tasks, greedy, backend {args.backend}.",
         "",
         "![Right answers against tokens per pass](evaluation.svg)",
         "",
@@ -102,6 +102,7 @@ def main():
     parser.add_argument("models", nargs="+")
     parser.add_argument("--shamrock", default=os.path.join(ROOT, "target/release/shamrock"))
     parser.add_argument("--tasks", default=os.path.join(ROOT, "models/clover-nano.eval.jsonl"))
+    parser.add_argument("--backend", default="cpu")
     parser.add_argument("--limit", type=int)
     args = parser.parse_args()
     results = []
