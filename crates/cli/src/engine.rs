@@ -64,43 +64,55 @@ impl EngineArgs {
         if let Some(ctx) = self.ctx.filter(|&ctx| ctx as usize > limit) {
             bail!("--ctx {ctx}: the model was made for at most {limit} positions");
         }
-        // Hundreds of threads on a few cores take minutes to agree on anything.
-        let cores = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
-        let threads = self.threads.map(|threads| usize::from(threads).min(cores));
-        let max_context = self.ctx.map(|ctx| ctx as usize);
-        let backend = match self.backend {
-            Backend::Auto if shamrock_cuda::available().is_ok_and(|devices| devices > 0) => Backend::Cuda,
-            Backend::Auto => Backend::Cpu,
-            named => named,
-        };
-        Ok(match backend {
-            Backend::Cuda => {
-                let (precision, kv) = match self.precision {
-                    Arithmetic::Int8 => (shamrock_cuda::Precision::Half, KvPrecision::Half),
-                    Arithmetic::F32 => (shamrock_cuda::Precision::Split, KvPrecision::Full),
-                };
-                let kernel_cache = kernel_cache();
-                let options = CudaOptions {
-                    device: self.device,
-                    precision,
-                    kv,
-                    max_context,
-                    kernel_cache,
-                    profile: self.profile,
-                };
-                Box::new(CudaExecutor::new(model, &options)?)
-            }
-            Backend::Auto | Backend::Cpu => {
-                let precision = match self.precision {
-                    Arithmetic::Int8 => Precision::Int8,
-                    Arithmetic::F32 => Precision::F32,
-                };
-                Box::new(CpuExecutor::new(model, CpuOptions { max_context, threads, precision })?)
-            }
+        match self.backend {
+            Backend::Cuda => self.cuda(model),
+            Backend::Cpu => self.cpu(model),
+            Backend::Auto if !shamrock_cuda::available().is_ok_and(|devices| devices > 0) => self.cpu(model),
+            Backend::Auto => self.cuda(model.clone()).or_else(|error| {
+                // Too little memory on the device, or a shape beyond its kernels.
+                eprintln!("{error:#}; running on the CPU");
+                self.cpu(model)
+            }),
             Backend::Reference => {
-                Box::new(ReferenceExecutor::new(model, ReferenceOptions { max_context, threads })?)
+                let options = ReferenceOptions { max_context: self.max_context(), threads: self.threads() };
+                Ok(Box::new(ReferenceExecutor::new(model, options)?))
             }
-        })
+        }
+    }
+
+    fn cuda(&self, model: ModelFile) -> Result<Box<dyn Executor>> {
+        let (precision, kv) = match self.precision {
+            Arithmetic::Int8 => (shamrock_cuda::Precision::Half, KvPrecision::Half),
+            Arithmetic::F32 => (shamrock_cuda::Precision::Split, KvPrecision::Full),
+        };
+        let options = CudaOptions {
+            device: self.device,
+            precision,
+            kv,
+            max_context: self.max_context(),
+            kernel_cache: kernel_cache(),
+            profile: self.profile,
+        };
+        Ok(Box::new(CudaExecutor::new(model, &options)?))
+    }
+
+    fn cpu(&self, model: ModelFile) -> Result<Box<dyn Executor>> {
+        let precision = match self.precision {
+            Arithmetic::Int8 => Precision::Int8,
+            Arithmetic::F32 => Precision::F32,
+        };
+        let options = CpuOptions { max_context: self.max_context(), threads: self.threads(), precision };
+        Ok(Box::new(CpuExecutor::new(model, options)?))
+    }
+
+    fn max_context(&self) -> Option<usize> {
+        self.ctx.map(|ctx| ctx as usize)
+    }
+
+    /// Hundreds of threads on a few cores take minutes to agree on anything: never more than cores.
+    fn threads(&self) -> Option<usize> {
+        let cores = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+        self.threads.map(|threads| usize::from(threads).min(cores))
     }
 }
 
