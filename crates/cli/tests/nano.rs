@@ -26,7 +26,9 @@ fn eval(backend: &str, mode: &str) -> Value {
 /// exponential function.
 #[test]
 fn a_slice_of_the_held_out_tasks_stays_right() {
-    for backend in ["reference", "cpu"] {
+    let cuda = shamrock_cuda::available().is_ok_and(|devices| devices > 0);
+    let backends = ["reference", "cpu"].into_iter().chain(cuda.then_some("cuda"));
+    for backend in backends {
         for (mode, right, tokens_per_pass) in
             [("denoise", 23.0, 8.6), ("draft", 24.0, 3.3), ("causal", 24.0, 1.0)]
         {
