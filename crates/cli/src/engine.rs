@@ -8,7 +8,7 @@ use shamrock_cpu::{CpuExecutor, CpuOptions, Precision};
 use shamrock_cuda::{CudaExecutor, CudaOptions, KvPrecision};
 use shamrock_model::reference::{ReferenceExecutor, ReferenceOptions};
 use shamrock_model::{Executor, ModelFile};
-use shamrock_text::{ChatTemplate, Message, ReasoningTags, RenderOptions, Tokenizer};
+use shamrock_text::{ChatTemplate, Prompter, Tokenizer};
 
 /// Where passes run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -123,46 +123,6 @@ fn kernel_cache() -> Option<PathBuf> {
     Some(base.join("shamrock").join("kernels"))
 }
 
-/// The text side of a model file.
-pub struct TextSide {
-    /// Its tokenizer.
-    pub tokenizer: Tokenizer,
-    /// Its chat template, if it has one.
-    template: Option<ChatTemplate>,
-}
-
-/// A prompt ready to be committed.
-pub struct Prompt {
-    /// Token ids.
-    pub ids: Vec<u32>,
-    /// Leading ids that the next turn's prompt will share for sure.
-    pub stable: Option<usize>,
-    /// The prompt has opened the reasoning: the answer starts inside it.
-    pub in_reasoning: bool,
-}
-
-impl TextSide {
-    /// A conversation as a prompt. `thinking` asks for reasoning or for none; `None` leaves the
-    /// choice to the template.
-    pub fn chat(&self, messages: &[Message], thinking: Option<bool>) -> Result<Prompt> {
-        let Some(template) = &self.template else {
-            bail!("the model file carries no chat template; give a plain text with --raw");
-        };
-        let options = RenderOptions { enable_thinking: thinking, ..RenderOptions::default() };
-        let (rendered, ids) = template.render_and_encode(&self.tokenizer, messages, &options)?;
-        let history = RenderOptions { add_generation_prompt: false, ..options };
-        let history = template.encode(&self.tokenizer, messages, &history)?;
-        let stable = ids.iter().zip(&history).take_while(|(a, b)| a == b).count();
-        Ok(Prompt { ids, stable: Some(stable), in_reasoning: ReasoningTags::default().opened_by(&rendered) })
-    }
-
-    /// A text as it stands, special tokens recognised.
-    pub fn raw(&self, text: &str) -> Result<Prompt> {
-        let ids = self.tokenizer.encode_with_special(text)?;
-        Ok(Prompt { ids, stable: None, in_reasoning: ReasoningTags::default().opened_by(text) })
-    }
-}
-
 /// Opens a model file with a path in every message.
 pub fn open(path: &Path) -> Result<ModelFile> {
     if path.is_dir() {
@@ -176,7 +136,7 @@ pub fn open(path: &Path) -> Result<ModelFile> {
 }
 
 /// The tokenizer and template that travel in a model file.
-pub fn text_side(path: &Path, model: &ModelFile) -> Result<TextSide> {
+pub fn text_side(path: &Path, model: &ModelFile) -> Result<Prompter> {
     if model.tokenizer_json().is_empty() {
         bail!("{}: the file carries no tokenizer; commands on text need one", path.display());
     }
@@ -188,7 +148,7 @@ pub fn text_side(path: &Path, model: &ModelFile) -> Result<TextSide> {
         .map(|source| ChatTemplate::new(source, []))
         .transpose()
         .with_context(|| format!("{}: chat template", path.display()))?;
-    Ok(TextSide { tokenizer, template })
+    Ok(Prompter::new(tokenizer, template))
 }
 
 /// The model named on the command line, or the one that comes with the repository.

@@ -28,6 +28,8 @@ struct Cli {
 enum Command {
     /// Chat with a model, or answer one prompt
     Run(commands::run::RunArgs),
+    /// Serve an OpenAI-compatible API
+    Serve(commands::serve::ServeArgs),
     /// Make a model file from a Hugging Face checkpoint
     Convert(commands::convert::ConvertArgs),
     /// Re-encode a model file
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<()> {
     match command {
         Command::Run(args) => commands::run::run(args),
+        Command::Serve(args) => commands::serve::run(args),
         Command::Convert(args) => commands::convert::run(args),
         Command::Quantize(args) => commands::quantize::run(args),
         Command::Synth(args) => commands::synth::run(args),

@@ -57,4 +57,4 @@ pub use generation::Generation;
 pub use options::{Accept, Mode, Options, Settle};
 pub use outcome::{Finish, Outcome, Stats};
 pub use sampling::Sampling;
-pub use session::{Session, SessionOptions};
+pub use session::{Session, SessionOptions, reusable};

@@ -129,10 +129,10 @@ pub struct Options {
     /// Most prompt rows of one pass, at least 1; the executor's limit holds too. Smaller chunks let
     /// an answer be cancelled sooner.
     pub chunk_rows: usize,
-    /// Leading tokens of the prompt that later prompts of the session will share, when the whole
-    /// prompt will not be: a chat template may drop the opening of the answer. The session keeps a
-    /// checkpoint there besides the one after the prompt.
-    pub stable_prefix: Option<usize>,
+    /// Lengths of the prompt at which the session keeps a checkpoint besides the one after it, for
+    /// later prompts that share so many tokens and no more: a chat template may drop the opening of
+    /// the answer. In any order; those outside of the prompt are ignored.
+    pub checkpoints: Vec<usize>,
 }
 
 impl Options {
@@ -154,7 +154,7 @@ impl Options {
             ignore_eos: false,
             settle: Settle::default(),
             chunk_rows: Options::CHUNK_ROWS,
-            stable_prefix: None,
+            checkpoints: Vec::new(),
         }
     }
 

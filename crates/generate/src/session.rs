@@ -32,8 +32,8 @@ impl Default for SessionOptions {
 ///
 /// A prompt that continues what is committed runs only its new rows. One that does not, because
 /// the conversation was edited or its template rewrites earlier turns, goes on from the longest
-/// checkpoint that it does continue: the session keeps one after each prompt and at each
-/// [`stable_prefix`](Options::stable_prefix).
+/// checkpoint that it does continue: the session keeps one after each prompt and wherever
+/// [`checkpoints`](Options::checkpoints) asks for one.
 ///
 /// Whatever ends an answer, [`committed`](Session::committed) is what the executor holds.
 ///
@@ -129,8 +129,9 @@ impl Session {
         let cached = self.committed.len();
         let mut checkpoints = Vec::new();
         if self.options.checkpoints > 0 {
-            checkpoints.extend(options.stable_prefix.filter(|at| (1..prompt.len()).contains(at)));
+            checkpoints.extend(options.checkpoints.iter().filter(|at| (1..prompt.len()).contains(at)));
             checkpoints.push(prompt.len());
+            checkpoints.sort_unstable();
         }
         Ok(Generation::new(Answer {
             seq,
@@ -196,6 +197,28 @@ impl Session {
         if !self.in_step(executor) {
             self.drop_sequence(executor);
         }
+    }
+
+    /// Starts over from a snapshot that the caller keeps: `ids` are what it holds.
+    ///
+    /// # Errors
+    /// The executor's; the session then has nothing committed.
+    pub fn adopt(&mut self, executor: &mut dyn Executor, snapshot: SnapshotId, ids: &[u32]) -> Result<()> {
+        self.drop_sequence(executor);
+        let seq = executor.open()?;
+        self.sequence = Some(seq);
+        if let Err(error) = executor.restore(snapshot, seq) {
+            self.drop_sequence(executor);
+            return Err(error.into());
+        }
+        self.committed.extend_from_slice(ids);
+        Ok(())
+    }
+
+    /// Hands the checkpoints over to the caller, who has to
+    /// [release](Executor::release) the snapshots: `(ids, snapshot)`, least recently used first.
+    pub fn take_checkpoints(&mut self) -> impl Iterator<Item = (Vec<u32>, SnapshotId)> {
+        std::mem::take(&mut self.checkpoints).into_iter().map(|c| (c.ids, c.snapshot))
     }
 
     /// Frees everything the session holds on the executor. It can be used again, from nothing.
@@ -265,8 +288,9 @@ impl Session {
     }
 }
 
-/// The part of a prompt that need not run again: causal modes want its last row scored.
-fn reusable(prompt: &[u32], mode: Mode) -> &[u32] {
+/// The part of a prompt that a committed state can hold already: causal modes want the prompt's last
+/// row scored.
+pub fn reusable(prompt: &[u32], mode: Mode) -> &[u32] {
     match mode {
         Mode::Denoise => prompt,
         Mode::Draft | Mode::Causal => &prompt[..prompt.len().saturating_sub(1)],

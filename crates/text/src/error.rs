@@ -26,6 +26,10 @@ pub enum Error {
         reason: String,
     },
 
+    /// A conversation was given to a model that knows no conversations.
+    #[error("the model file carries no chat template; give a plain text instead of messages")]
+    NoChatTemplate,
+
     /// The chat template is not valid, or failed on this conversation.
     #[error("chat template, line {line}: {reason}")]
     Template {

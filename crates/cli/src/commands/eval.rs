@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::json;
 use shamrock_generate::{Session, SessionOptions};
-use shamrock_text::Message;
+use shamrock_text::{Message, RenderOptions};
 
 use crate::engine::{self, EngineArgs};
 use crate::generation::{GenerationArgs, Generator, ratio};
@@ -140,10 +140,11 @@ pub fn run(args: EvalArgs) -> Result<()> {
     let mut skills: BTreeMap<&str, Tally> = BTreeMap::new();
     let bar = count_bar(tasks.len() as u64, "evaluating");
     for task in &tasks {
-        let prompt = text.chat(&task.messages, Some(task.thinking))?;
+        let render = RenderOptions { enable_thinking: Some(task.thinking), ..RenderOptions::default() };
+        let prompt = text.chat(&task.messages, &render)?;
         let mut generator = Generator {
             executor: &mut *executor,
-            tokenizer: &text.tokenizer,
+            tokenizer: text.tokenizer(),
             session: &mut session,
             interrupt: &interrupt,
             trace: trace.as_mut(),

@@ -8,5 +8,6 @@ pub mod logits;
 pub mod ppl;
 pub mod quantize;
 pub mod run;
+pub mod serve;
 pub mod synth;
 pub mod verify;

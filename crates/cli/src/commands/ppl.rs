@@ -40,7 +40,7 @@ pub fn run(args: PplArgs) -> Result<()> {
         std::fs::read_to_string(&args.text).with_context(|| format!("reading {}", args.text.display()))?;
     let model = engine::open(&args.model)?;
     let side = engine::text_side(&args.model, &model)?;
-    let mut ids = side.tokenizer.encode(&text)?;
+    let mut ids = side.tokenizer().encode(&text)?;
     ids.truncate(args.limit.unwrap_or(usize::MAX));
     ensure!(ids.len() >= 2, "{}: at least two tokens are needed", args.text.display());
     let mut executor = args.engine.executor(model)?;

@@ -12,9 +12,9 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use shamrock_generate::{Options, Session, SessionOptions};
 use shamrock_model::Executor;
-use shamrock_text::{Message, Piece};
+use shamrock_text::{Message, Piece, Prompt, Prompter, RenderOptions};
 
-use crate::engine::{self, EngineArgs, Prompt, TextSide};
+use crate::engine::{self, EngineArgs};
 use crate::generation::{Answer, GenerationArgs, Generator, Trace};
 use crate::output;
 
@@ -54,13 +54,13 @@ pub struct RunArgs {
 /// An opened model with everything that answers need.
 struct Runner {
     executor: Box<dyn Executor>,
-    text: TextSide,
+    text: Prompter,
     session: Session,
     options: Options,
     stops: Vec<String>,
     interrupt: Arc<AtomicBool>,
     trace: Option<Trace>,
-    thinking: Option<bool>,
+    render: RenderOptions,
 }
 
 /// Runs the command.
@@ -77,7 +77,10 @@ pub fn run(args: RunArgs) -> Result<()> {
         stops: args.generation.stops().to_vec(),
         interrupt: Arc::new(AtomicBool::new(false)),
         trace: args.generation.trace(&path)?,
-        thinking: args.thinking.map(|t| t == Thinking::On),
+        render: RenderOptions {
+            enable_thinking: args.thinking.map(|t| t == Thinking::On),
+            ..RenderOptions::default()
+        },
     };
     let system = args.system.map(|text| Message::new("system", text));
     match prompt_text(args.prompt)? {
@@ -89,7 +92,7 @@ pub fn run(args: RunArgs) -> Result<()> {
             } else {
                 let messages: Vec<Message> =
                     system.into_iter().chain([Message::new("user", prompt)]).collect();
-                runner.text.chat(&messages, runner.thinking)?
+                runner.text.chat(&messages, &runner.render)?
             };
             runner.once(&prompt, args.json)
         }
@@ -140,10 +143,10 @@ impl Runner {
     }
 
     fn answer(&mut self, prompt: &Prompt, show: &mut dyn FnMut(&Piece) -> Result<()>) -> Result<Answer> {
-        self.options.stable_prefix = prompt.stable;
+        self.options.checkpoints = prompt.stable.into_iter().collect();
         let mut generator = Generator {
             executor: &mut *self.executor,
-            tokenizer: &self.text.tokenizer,
+            tokenizer: self.text.tokenizer(),
             session: &mut self.session,
             interrupt: &self.interrupt,
             trace: self.trace.as_mut(),

@@ -50,7 +50,7 @@ proptest! {
             }
             executor.fail_at(usize::MAX);
             let want = cold(&mut executor, &prompt, &options);
-            let options = Options { stable_prefix, ..options };
+            let options = Options { checkpoints: stable_prefix.into_iter().collect(), ..options };
             executor.fail_at(fails.map_or(usize::MAX, |after| executor.passes() + after));
             let cached = session.cached(&executor, &prompt, options.mode);
             let result = session.generate(&mut executor, &prompt, &options, &mut quiet);
@@ -81,7 +81,7 @@ fn a_template_that_rewrites_the_answer_costs_only_what_it_rewrote() {
     // The prompt ends with an opening (20, 21) that later turns drop.
     let shared = [1, 2, 3, 4, 5, 6];
     let prompt = [&shared[..], &[20, 21]].concat();
-    let options = Options { max_tokens: 9, stable_prefix: Some(6), ..Options::new(Mode::Causal) };
+    let options = Options { max_tokens: 9, checkpoints: vec![6], ..Options::new(Mode::Causal) };
     assert_eq!(ask(&mut executor, &mut session, &prompt, &options), 0);
     let next = [&shared[..], &[7, 8, 9]].concat();
     assert_eq!(ask(&mut executor, &mut session, &next, &options), 6);

@@ -65,7 +65,7 @@ pub(super) fn chat(runner: &mut Runner, system: Option<Message>, path: &Path) ->
 
 fn turn(runner: &mut Runner, messages: &[Message]) -> Result<Message> {
     runner.interrupt.store(false, Ordering::Relaxed);
-    let prompt = runner.text.chat(messages, runner.thinking)?;
+    let prompt = runner.text.chat(messages, &runner.render)?;
     let mut display = Display::default();
     let answer = runner.answer(&prompt, &mut |piece| display.show(piece))?;
     display.end()?;

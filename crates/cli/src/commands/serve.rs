@@ -1,0 +1,162 @@
+//! `shamrock serve`: the API and the page over one model.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use shamrock_generate::{Mode, Options};
+use shamrock_model::Config;
+use shamrock_server::{App, Engine, EngineOptions, ServerOptions};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::engine::{self, EngineArgs};
+use crate::output::noteln;
+
+/// Arguments of `serve`.
+#[derive(Args)]
+pub struct ServeArgs {
+    /// Model file [default: models/clover-nano.cmf]
+    model: Option<PathBuf>,
+    /// Address to listen on; anything but a loopback address can be reached from outside
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    host: IpAddr,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, value_name = "N", default_value_t = 8080)]
+    port: u16,
+    /// Name of the model in the API [default: the file's name without its ending]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// File with the key that requests must bring
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Origin whose pages may use the API, as https://example.org, or *; may be repeated
+    #[arg(long, value_name = "ORIGIN")]
+    cors_origin: Vec<String>,
+    /// Answers in the making at once
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_least_one)]
+    parallel: usize,
+    /// Requests that may wait beyond those; more are refused with 429
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    queue: usize,
+    /// Most prompt rows of a pass while answers are streaming
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one)]
+    chunk_rows: usize,
+    /// Memory for states of earlier prompts, in MiB; 0 keeps none
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    prefix_cache: u64,
+    /// Most seconds from a request to the end of its answer
+    #[arg(long, value_name = "S", default_value_t = 600)]
+    timeout: u64,
+    /// Seconds that answers get to finish after SIGTERM or Ctrl-C
+    #[arg(long, value_name = "S", default_value_t = 30)]
+    drain: u64,
+    /// Seconds after which a pass counts as stuck for /health
+    #[arg(long, value_name = "S", default_value_t = 120)]
+    stall: u64,
+    /// Most KiB of a request's body
+    #[arg(long, value_name = "KIB", default_value_t = 8192)]
+    max_body: usize,
+    #[command(flatten)]
+    defaults: Defaults,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// What an answer is made with where a request does not say.
+#[derive(Args)]
+#[command(next_help_heading = "Defaults of requests")]
+struct Defaults {
+    /// denoise, draft or causal [default: denoise; causal for a plain trunk]
+    #[arg(long)]
+    mode: Option<Mode>,
+    /// Most tokens of an answer [default: until it ends]
+    #[arg(short = 'n', long, value_name = "N", value_parser = at_least_one)]
+    max_tokens: Option<usize>,
+    /// Confidence above which a row of a block is fixed [default: the model's]
+    #[arg(long, value_name = "P")]
+    threshold: Option<f32>,
+    /// Temperature; 0 is greedy
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temp: f32,
+}
+
+impl Defaults {
+    fn options(&self, config: &Config) -> Result<Options> {
+        let mut options = Options::new(self.mode.unwrap_or(Mode::default_for(config)));
+        options.max_tokens = self.max_tokens.unwrap_or(options.max_tokens);
+        options.threshold = self.threshold;
+        options.sampling.temperature = self.temp;
+        options.check(config)?;
+        Ok(options)
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".into()),
+        Ok(n) => Ok(n),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
+/// Runs the command.
+pub fn run(args: ServeArgs) -> Result<()> {
+    let path = engine::path_or_default(args.model)?;
+    let model = engine::open(&path)?;
+    let prompter = engine::text_side(&path, &model)?;
+    let name = args.name.unwrap_or_else(|| model_name(&path));
+    let mut options = ServerOptions::new(name, args.defaults.options(&model.config)?);
+    options.api_key = args.api_key_file.as_deref().map(read_key).transpose()?;
+    options.cors = args.cors_origin;
+    options.max_body = args.max_body.saturating_mul(1024);
+    options.timeout = Duration::from_secs(args.timeout);
+    let engine_options = EngineOptions {
+        parallel: args.parallel,
+        queue: args.queue,
+        chunk_rows: args.chunk_rows,
+        prefix_bytes: args.prefix_cache.saturating_mul(1 << 20),
+        stall_after: Duration::from_secs(args.stall),
+    };
+    let open = options.api_key.is_none() && !args.host.is_loopback();
+    let engine =
+        Engine::start(args.engine.executor(model)?, engine_options).context("starting the engine")?;
+    let app = Arc::new(App::new(engine, prompter, options));
+
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let address = SocketAddr::new(args.host, args.port);
+        let listener = TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
+        let (mut terminate, mut interrupt) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        if open {
+            noteln("warning: everybody who can reach this address can use the model; see --api-key-file");
+        }
+        noteln(&format!("{} on http://{}, API at /v1", path.display(), listener.local_addr()?));
+        let shutdown = async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            noteln("shutting down: answers in the making are finished");
+        };
+        shamrock_server::serve(listener, app, shutdown, Duration::from_secs(args.drain)).await?;
+        Ok(())
+    })
+}
+
+fn model_name(path: &Path) -> String {
+    path.file_stem().map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned())
+}
+
+/// The key is the file's only line.
+fn read_key(path: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let key = text.trim();
+    let printable = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
+    ensure!(printable, "{}: the key must be one line of printable ASCII without spaces", path.display());
+    Ok(key.to_owned())
+}

@@ -1,0 +1,292 @@
+// The page: a chat, and beside it the blocks of the answer as they are resolved.
+
+import { markdown } from "./markdown.js";
+import { Watch } from "./watch.js";
+
+const $ = (id) => document.getElementById(id);
+
+// ---- what survives a reload ----
+
+const defaults = { mode: "", threshold: "", block_size: "", temperature: "", seed: "", max_tokens: "",
+  thinking: "", pace: "80", system: "", key: "" };
+const settings = { ...defaults, ...load("settings", {}) };
+let history = load("history", []);
+
+function load(name, otherwise) {
+  try {
+    return JSON.parse(localStorage.getItem(`shamrock.${name}`)) ?? otherwise;
+  } catch {
+    return otherwise;
+  }
+}
+
+function save(name, value) {
+  try {
+    localStorage.setItem(`shamrock.${name}`, JSON.stringify(value));
+  } catch {
+    // A browser that keeps nothing is no reason to stop.
+  }
+}
+
+// ---- the API ----
+
+const number = (text) => (text === "" ? undefined : Number(text));
+
+function body() {
+  const messages = history.map(({ role, content, reasoning }) => ({
+    role, content, ...(reasoning ? { reasoning_content: reasoning } : {}),
+  }));
+  if (settings.system) messages.unshift({ role: "system", content: settings.system });
+  return {
+    messages,
+    stream: true,
+    stream_options: { include_usage: true },
+    temperature: number(settings.temperature),
+    seed: number(settings.seed),
+    max_tokens: number(settings.max_tokens),
+    chat_template_kwargs: settings.thinking ? { enable_thinking: settings.thinking === "on" } : undefined,
+    shamrock: {
+      events: true,
+      mode: settings.mode || undefined,
+      threshold: number(settings.threshold),
+      block_size: number(settings.block_size),
+    },
+  };
+}
+
+const authorization = () => (settings.key ? { authorization: `Bearer ${settings.key}` } : {});
+
+async function* chunks(signal) {
+  const response = await fetch("v1/chat/completions", {
+    method: "POST",
+    headers: { "content-type": "application/json", ...authorization() },
+    body: JSON.stringify(body()),
+    signal,
+  });
+  if (!response.ok) {
+    const problem = await response.json().catch(() => null);
+    throw new Error(problem?.error?.message ?? `the server says ${response.status}`);
+  }
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    text += value;
+    const events = text.split("\n\n");
+    text = events.pop();
+    for (const event of events) {
+      const data = event.split("\n").filter((line) => line.startsWith("data: ")).map((line) => line.slice(6)).join("\n");
+      if (data === "[DONE]") return;
+      if (!data) continue;
+      const chunk = JSON.parse(data);
+      if (chunk.error) throw new Error(chunk.error.message);
+      yield chunk;
+    }
+  }
+}
+
+// ---- the conversation ----
+
+const watch = new Watch({
+  blocks: $("blocks"), passes: $("passes"), tokens: $("tokens"), rate: $("rate"), seconds: $("seconds"),
+  timeline: $("timeline"), shown: $("shown"),
+}, () => Number(settings.pace));
+
+let running = null;
+
+function show(message) {
+  $("welcome").hidden = true;
+  const element = document.createElement("article");
+  element.className = `message ${message.role}`;
+  $("messages").append(element);
+  render(element, message);
+  return element;
+}
+
+function render(element, message) {
+  const list = $("messages");
+  const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 40;
+  if (message.role === "user") {
+    element.textContent = message.content;
+  } else {
+    const parts = [];
+    if (message.reasoning) {
+      const details = document.createElement("details");
+      const summary = document.createElement("summary");
+      summary.textContent = "thinking";
+      details.open = !message.content;
+      details.append(summary, message.reasoning);
+      parts.push(details);
+    }
+    parts.push(markdown(message.content));
+    if (message.failure) {
+      const failure = document.createElement("p");
+      failure.className = "failure";
+      failure.textContent = message.failure;
+      parts.push(failure);
+    }
+    if (message.note) parts.push(footer(message));
+    element.replaceChildren(...parts);
+  }
+  if (atEnd) list.scrollTop = list.scrollHeight;
+}
+
+function footer(message) {
+  const element = document.createElement("footer");
+  const note = document.createElement("span");
+  note.className = "quiet";
+  note.textContent = message.note;
+  element.append(note);
+  if (message === history.at(-1)) {
+    const again = document.createElement("button");
+    again.textContent = "Again";
+    again.title = "Answer once more";
+    again.onclick = regenerate;
+    element.append(again);
+  }
+  return element;
+}
+
+function redraw() {
+  $("messages").querySelectorAll(".message").forEach((element) => element.remove());
+  history.forEach(show);
+  $("welcome").hidden = history.length > 0;
+  $("messages").scrollTop = $("messages").scrollHeight;
+}
+
+async function answer() {
+  const message = { role: "assistant", content: "", reasoning: "" };
+  const element = show(message);
+  running = new AbortController();
+  busy(true);
+  watch.begin();
+  let usage = null;
+  try {
+    for await (const chunk of chunks(running.signal)) {
+      if (chunk.shamrock) watch.pass(chunk.shamrock);
+      if (chunk.usage) usage = chunk.usage;
+      const delta = chunk.choices[0]?.delta ?? {};
+      message.content += delta.content ?? "";
+      message.reasoning += delta.reasoning_content ?? "";
+      if (delta.content || delta.reasoning_content) render(element, message);
+    }
+  } catch (error) {
+    if (error.name === "AbortError") message.stopped = true;
+    else message.failure = error.message;
+  }
+  running = null;
+  busy(false);
+  watch.end(usage);
+  message.note = note(message, usage);
+  history.push(message);
+  save("history", history);
+  redraw();
+}
+
+function note(message, usage) {
+  if (message.stopped) return "stopped";
+  if (!usage) return "no answer";
+  const { deciding_passes: passes, tokens_per_pass: rate, elapsed_ms: time } = usage.shamrock;
+  const cached = usage.prompt_tokens_details.cached_tokens;
+  return `${usage.completion_tokens} tokens in ${passes} passes, ${rate.toFixed(1)} a pass, `
+    + `${(time / 1000).toFixed(2)} s` + (cached ? `, ${cached} of ${usage.prompt_tokens} prompt tokens known` : "");
+}
+
+function regenerate() {
+  if (running || history.at(-1)?.role !== "assistant") return;
+  history.pop();
+  redraw();
+  answer();
+}
+
+function busy(on) {
+  $("send").hidden = on;
+  $("stop").hidden = !on;
+}
+
+function submit() {
+  const content = $("input").value.trim();
+  if (!content || running) return;
+  // A failed answer is no part of the conversation.
+  if (history.at(-1)?.failure) history.splice(-2);
+  history.push({ role: "user", content });
+  $("input").value = "";
+  redraw();
+  answer();
+}
+
+// ---- hands on keys ----
+
+$("ask").onsubmit = (event) => {
+  event.preventDefault();
+  submit();
+};
+$("input").onkeydown = (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    submit();
+  }
+};
+$("stop").onclick = () => running?.abort();
+$("new").onclick = () => {
+  running?.abort();
+  history = [];
+  save("history", history);
+  watch.begin();
+  redraw();
+  $("input").focus();
+};
+document.onkeydown = (event) => {
+  const typing = event.target.closest("input, textarea, select, dialog");
+  if (event.key === "Escape" && running) running.abort();
+  if (event.key === "/" && !typing) {
+    event.preventDefault();
+    $("input").focus();
+  }
+};
+
+const form = $("settings").querySelector("form");
+$("open-settings").onclick = () => {
+  for (const [name, value] of Object.entries(settings)) form.elements[name].value = value;
+  $("settings").showModal();
+};
+$("settings").onclose = () => {
+  for (const name of Object.keys(defaults)) settings[name] = form.elements[name].value;
+  save("settings", settings);
+  greet();
+};
+
+const themes = ["", "light", "dark"];
+function theme(name) {
+  document.documentElement.dataset.theme = name;
+  $("theme").title = `Theme: ${name || "the system's"}`;
+  save("theme", name);
+}
+$("theme").onclick = () => theme(themes[(themes.indexOf(load("theme", "")) + 1) % themes.length]);
+
+// ---- the server ----
+
+async function greet() {
+  const response = await fetch("v1/models", { headers: authorization() }).catch(() => null);
+  if (response?.ok) {
+    const [model] = (await response.json()).data;
+    $("model").textContent = `${model.id} · ${model.shamrock.backend}`;
+    document.title = `shamrock · ${model.id}`;
+  } else {
+    $("model").textContent = response?.status === 401 ? "needs an API key: see Settings" : "";
+  }
+}
+
+async function probe() {
+  const response = await fetch("health").catch(() => null);
+  const health = await response?.json().catch(() => null);
+  $("health").className = `dot ${response?.ok ? "ok" : "bad"}`;
+  $("health").title = health ? `${health.status}, ${health.active} active, ${health.queued} queued` : "no connection";
+}
+
+theme(load("theme", ""));
+redraw();
+greet();
+probe();
+setInterval(probe, 5000);

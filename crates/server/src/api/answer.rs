@@ -1,0 +1,368 @@
+//! Between the engine's thread and a reply: tokens become text there, and replies are made here.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use shamrock_generate::{Event, Finish, Outcome, Work};
+use shamrock_text::{AnswerStream, Detokenizer, Piece, Prompt, StopStrings, Tokenizer};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::Instant;
+
+use crate::api::App;
+use crate::api::error::{ApiError, Result};
+use crate::api::params::Plan;
+use crate::engine::{Listener, Request};
+
+/// Something that happened to one of a request's answers.
+pub(crate) struct Update {
+    /// Which answer.
+    pub(crate) choice: usize,
+    pub(crate) what: What,
+}
+
+pub(crate) enum What {
+    /// Text that is final, with its tokens if they were asked for.
+    Text { piece: Piece, tokens: Vec<TokenProb> },
+    /// A pass, as the extension's event stream shows it.
+    Pass(Value),
+    /// The answer has ended.
+    End(Ended),
+}
+
+/// A token of an answer's text.
+#[derive(Clone, Debug)]
+pub(crate) struct TokenProb {
+    pub(crate) text: String,
+    /// Natural logarithm of the probability in the shaped row at temperature 1.
+    pub(crate) logprob: f32,
+}
+
+/// How an answer ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Ended {
+    pub(crate) outcome: Outcome,
+    /// The stop string that ended it.
+    pub(crate) stop: Option<String>,
+    pub(crate) reasoning_tokens: usize,
+}
+
+impl Ended {
+    /// `stop` or `length`, as OpenAI says it.
+    pub(crate) fn finish_reason(&self) -> &'static str {
+        match self.outcome.finish {
+            _ if self.stop.is_some() => "stop",
+            Finish::Stop { .. } | Finish::Cancelled => "stop",
+            Finish::Length | Finish::Context => "length",
+        }
+    }
+}
+
+/// How tokens become text.
+enum Decoder {
+    /// Reasoning apart.
+    Chat(AnswerStream),
+    /// As it comes.
+    Raw { detokenizer: Detokenizer, stops: StopStrings },
+}
+
+impl Decoder {
+    fn push(&mut self, id: u32) -> std::result::Result<(Vec<Piece>, Option<usize>), shamrock_text::Error> {
+        match self {
+            Decoder::Chat(stream) => stream.push(id).map(|part| (part.pieces, part.stopped)),
+            Decoder::Raw { detokenizer, stops } => {
+                let found = stops.push(&detokenizer.push(id)?);
+                Ok((content(found.text), found.stopped))
+            }
+        }
+    }
+
+    fn finish(&mut self) -> Vec<Piece> {
+        match self {
+            Decoder::Chat(stream) => stream.finish(),
+            Decoder::Raw { detokenizer, stops } => {
+                let tail = stops.push(&detokenizer.finish()).text;
+                content(tail + &stops.finish())
+            }
+        }
+    }
+}
+
+fn content(text: String) -> Vec<Piece> {
+    if text.is_empty() { Vec::new() } else { vec![Piece::Content(text)] }
+}
+
+/// Hears of one answer on the engine's thread.
+struct Choice {
+    index: usize,
+    sender: UnboundedSender<Message>,
+    tokenizer: Tokenizer,
+    decoder: Decoder,
+    plan: Arc<Plan>,
+    stopped: Option<usize>,
+    /// Tokens that have not become text yet.
+    pending: Vec<TokenProb>,
+    pending_tokens: usize,
+    reasoning_tokens: usize,
+    failure: Option<shamrock_text::Error>,
+}
+
+/// What crosses the threads.
+type Message = Result<Update>;
+
+impl Choice {
+    fn send(&self, what: What) -> ControlFlow<()> {
+        match self.sender.send(Ok(Update { choice: self.index, what })) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    }
+
+    fn token(&mut self, id: u32, confidence: f32) -> ControlFlow<()> {
+        let (pieces, stopped) = match self.decoder.push(id) {
+            Ok(part) => part,
+            Err(error) => {
+                self.failure = Some(error);
+                return ControlFlow::Break(());
+            }
+        };
+        self.pending_tokens += 1;
+        if self.plan.logprobs && stopped.is_none() {
+            let text = self.tokenizer.decode(&[id], true).unwrap_or_default();
+            self.pending.push(TokenProb { text, logprob: confidence.ln() });
+        }
+        self.stopped = stopped;
+        self.text(pieces)?;
+        if stopped.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Sends pieces; the tokens that became them go with the first.
+    fn text(&mut self, pieces: Vec<Piece>) -> ControlFlow<()> {
+        for piece in pieces {
+            let tokens = std::mem::take(&mut self.pending);
+            let count = std::mem::take(&mut self.pending_tokens);
+            if matches!(piece, Piece::Reasoning(_)) {
+                self.reasoning_tokens += count;
+            }
+            self.send(What::Text { piece, tokens })?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pass(&self, event: &Event<'_>, work: &Work<'_>) -> ControlFlow<()> {
+        let mut value = serde_json::to_value(event).unwrap_or_default();
+        let ids: &[u32] = match work {
+            Work::Denoise { tokens, .. } => tokens,
+            Work::Propose { drafts, .. } | Work::Verify { drafts, .. } => drafts,
+            Work::Decode { token, .. } => std::slice::from_ref(token),
+            Work::Commit => &[],
+        };
+        let text = |&id: &u32| self.tokenizer.decode(&[id], false).unwrap_or_default();
+        value["text"] = ids.iter().map(text).collect();
+        match work {
+            Work::Denoise { ids, .. } => value["width"] = json!(ids.len()),
+            Work::Verify { bonus, .. } => value["bonus_text"] = json!(text(bonus)),
+            _ => {}
+        }
+        self.send(What::Pass(value))
+    }
+}
+
+impl Listener for Choice {
+    fn event(&mut self, event: Event<'_>) -> ControlFlow<()> {
+        match &event {
+            Event::Token { id, confidence, .. } => self.token(*id, *confidence),
+            Event::Pass(pass) if self.plan.events => self.pass(&event, &pass.work),
+            Event::Pass(_) if self.gone() => ControlFlow::Break(()),
+            Event::Pass(_) => ControlFlow::Continue(()),
+        }
+    }
+
+    fn gone(&self) -> bool {
+        self.sender.is_closed()
+    }
+
+    fn end(mut self: Box<Self>, result: std::result::Result<Outcome, shamrock_generate::Error>) {
+        let failure = match self.failure.take() {
+            Some(error) => Some(ApiError::new(
+                axum::http::StatusCode::INTERNAL_SERVER_ERROR,
+                format!("the answer could not be decoded: {error}"),
+            )),
+            None => None,
+        };
+        let outcome = match (failure, result) {
+            (Some(error), _) => Err(error),
+            (None, result) => result.map_err(ApiError::from),
+        };
+        match outcome {
+            Ok(outcome) => {
+                let rest = self.decoder.finish();
+                if self.text(rest).is_break() {
+                    return;
+                }
+                let stop = self.stopped.map(|which| self.plan.stops[which].clone());
+                let reasoning_tokens = self.reasoning_tokens;
+                // If nobody is there any more, there is nobody to tell.
+                let _ = self.send(What::End(Ended { outcome, stop, reasoning_tokens }));
+            }
+            Err(error) => {
+                let _ = self.sender.send(Err(error));
+            }
+        }
+    }
+}
+
+/// The answers to one request as they come. Dropping it cancels them.
+pub(crate) struct Answers {
+    receiver: UnboundedReceiver<Message>,
+    ready: VecDeque<Message>,
+    /// Answers that have not ended.
+    open: usize,
+    deadline: Instant,
+    timeout: Duration,
+}
+
+/// Submits every prompt `plan.n` times: the answers to prompt `p` have the numbers `p * n ..`.
+/// `raw` keeps reasoning in the text.
+pub(crate) fn ask(app: &App, prompts: Vec<Prompt>, plan: Plan, raw: bool) -> Result<Answers> {
+    let limit = app.engine.limits().max_context;
+    let (sender, receiver) = unbounded_channel();
+    let plan = Arc::new(plan);
+    let mut requests = Vec::new();
+    for prompt in prompts {
+        if prompt.ids.is_empty() {
+            return Err(ApiError::from(shamrock_generate::Error::EmptyPrompt));
+        }
+        if prompt.ids.len() >= limit {
+            return Err(ApiError::context_length(prompt.ids.len(), limit));
+        }
+        for choice in 0..plan.n {
+            let tokenizer = app.prompter.tokenizer().clone();
+            let decoder = if raw {
+                Decoder::Raw {
+                    detokenizer: Detokenizer::new(tokenizer.clone(), true),
+                    stops: StopStrings::new(&plan.stops),
+                }
+            } else {
+                Decoder::Chat(AnswerStream::new(tokenizer.clone(), &plan.stops, prompt.in_reasoning))
+            };
+            let listener = Box::new(Choice {
+                index: requests.len(),
+                sender: sender.clone(),
+                tokenizer,
+                decoder,
+                plan: plan.clone(),
+                stopped: None,
+                pending: Vec::new(),
+                pending_tokens: 0,
+                reasoning_tokens: 0,
+                failure: None,
+            });
+            let mut options = plan.options(choice);
+            options.checkpoints = prompt.stable.into_iter().collect();
+            requests.push(Request { prompt: prompt.ids.clone(), options, listener });
+        }
+    }
+    let open = requests.len();
+    app.engine.submit(requests)?;
+    let timeout = app.options.timeout;
+    Ok(Answers { receiver, ready: VecDeque::new(), open, deadline: Instant::now() + timeout, timeout })
+}
+
+impl Answers {
+    /// The next update; `None` after the end of the last answer.
+    ///
+    /// # Errors
+    /// When an answer fails or the time is over. Nothing comes after an error.
+    pub(crate) async fn next(&mut self) -> Option<Result<Update>> {
+        if self.open == 0 {
+            return None;
+        }
+        let message = match self.ready.pop_front() {
+            Some(message) => message,
+            // A stream that always has something ready would never time out below.
+            None if Instant::now() > self.deadline => Err(ApiError::timeout(self.timeout.as_secs())),
+            None => match tokio::time::timeout_at(self.deadline, self.receiver.recv()).await {
+                Ok(Some(message)) => message,
+                Ok(None) => Err(ApiError::stopped()),
+                Err(_) => Err(ApiError::timeout(self.timeout.as_secs())),
+            },
+        };
+        match &message {
+            Ok(Update { what: What::End(_), .. }) => self.open -= 1,
+            Ok(_) => {}
+            Err(_) => self.open = 0,
+        }
+        Some(self.merge(message))
+    }
+
+    /// Joins what has already come of the same kind of text: a block is one piece, not 32.
+    fn merge(&mut self, message: Message) -> Message {
+        let Ok(Update { choice, what: What::Text { mut piece, mut tokens } }) = message else {
+            return message;
+        };
+        while let Ok(next) = self.receiver.try_recv() {
+            match next {
+                Ok(Update { choice: other, what: What::Text { piece: more, tokens: with } })
+                    if other == choice && join(&mut piece, &more) =>
+                {
+                    tokens.extend(with);
+                }
+                other => {
+                    self.ready.push_back(other);
+                    break;
+                }
+            }
+        }
+        Ok(Update { choice, what: What::Text { piece, tokens } })
+    }
+
+    /// Waits for every answer to end.
+    pub(crate) async fn collect(mut self) -> Result<Vec<Collected>> {
+        let mut all: Vec<Collected> = (0..self.open).map(|_| Collected::default()).collect();
+        while let Some(update) = self.next().await {
+            let Update { choice, what } = update?;
+            all[choice].take(what);
+        }
+        Ok(all)
+    }
+}
+
+/// Appends text of the same kind.
+fn join(piece: &mut Piece, more: &Piece) -> bool {
+    match (piece, more) {
+        (Piece::Content(text), Piece::Content(more)) | (Piece::Reasoning(text), Piece::Reasoning(more)) => {
+            text.push_str(more);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// A whole answer.
+#[derive(Default)]
+pub(crate) struct Collected {
+    pub(crate) content: String,
+    pub(crate) reasoning: String,
+    /// Of the content.
+    pub(crate) tokens: Vec<TokenProb>,
+    pub(crate) passes: Vec<Value>,
+    pub(crate) ended: Option<Ended>,
+}
+
+impl Collected {
+    fn take(&mut self, what: What) {
+        match what {
+            What::Text { piece: Piece::Content(text), tokens } => {
+                self.content.push_str(&text);
+                self.tokens.extend(tokens);
+            }
+            What::Text { piece: Piece::Reasoning(text), .. } => self.reasoning.push_str(&text),
+            What::Text { .. } => {}
+            What::Pass(pass) => self.passes.push(pass),
+            What::End(ended) => self.ended = Some(ended),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! `POST /v1/completions`: a text to go on with. The caller composes the whole prompt, so control
+//! tokens in it are recognised, and the answer's text is as the model writes it, reasoning tags
+//! included.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use shamrock_text::{Piece, Prompt, Prompter};
+use utoipa::ToSchema;
+
+use crate::api::answer::{TokenProb, Update, What, ask};
+use crate::api::body::{read_json, refuse_rest};
+use crate::api::chat::{NOTED, StreamOptions, data, with_choice};
+use crate::api::error::{ApiError, Dialect, Result};
+use crate::api::params::{Extension, Params, Stop};
+use crate::api::stream::{Encode, stream};
+use crate::api::usage::Usage;
+use crate::api::{App, Head, reply};
+
+/// Most prompts of one request.
+const MAX_PROMPTS: usize = 16;
+/// Tokens of an answer when the request does not say: what the OpenAI API has.
+const MAX_TOKENS: usize = 16;
+
+/// Body of a completion. Fields that are not listed are refused, unless they ask for nothing.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct CompletionRequest {
+    /// Name of the served model, or nothing.
+    model: Option<String>,
+    prompt: PromptInput,
+    /// Reply as server-sent events.
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    /// Most tokens of an answer; 16 if not given.
+    max_tokens: Option<usize>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<usize>,
+    min_p: Option<f32>,
+    seed: Option<i64>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    repetition_penalty: Option<f32>,
+    stop: Option<Stop>,
+    /// Answers to each prompt.
+    n: Option<usize>,
+    /// 0 gives the probability of every token; alternatives are not supported.
+    logprobs: Option<u32>,
+    /// Options of block diffusion.
+    shamrock: Option<Extension>,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    rest: Map<String, Value>,
+}
+
+/// A text, token ids, or several of either.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "must be a string, a list of token ids, or a list of either")]
+enum PromptInput {
+    Text(String),
+    Ids(Vec<u32>),
+    Texts(Vec<String>),
+    ManyIds(Vec<Vec<u32>>),
+}
+
+impl PromptInput {
+    fn len(&self) -> usize {
+        match self {
+            PromptInput::Text(_) | PromptInput::Ids(_) => 1,
+            PromptInput::Texts(texts) => texts.len(),
+            PromptInput::ManyIds(many) => many.len(),
+        }
+    }
+
+    fn encode(self, prompter: &Prompter) -> std::result::Result<Vec<Prompt>, shamrock_text::Error> {
+        let ids = |ids| Prompt { ids, stable: None, in_reasoning: false };
+        match self {
+            PromptInput::Text(text) => Ok(vec![prompter.raw(&text)?]),
+            PromptInput::Ids(prompt) => Ok(vec![ids(prompt)]),
+            PromptInput::Texts(texts) => texts.iter().map(|text| prompter.raw(text)).collect(),
+            PromptInput::ManyIds(many) => Ok(many.into_iter().map(ids).collect()),
+        }
+    }
+}
+
+/// Continues a text.
+#[utoipa::path(
+    post,
+    path = "/v1/completions",
+    request_body = CompletionRequest,
+    responses((status = 200, description = "A text_completion object, or such objects as events"))
+)]
+pub(crate) async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
+    reply(Dialect::OpenAi, answer(app, request).await)
+}
+
+async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
+    let request: CompletionRequest = read_json(request, app.options.max_body).await?;
+    app.check_model(request.model.as_deref())?;
+    request.check()?;
+    let include_usage = request.stream_options.unwrap_or_default().checked()?.include_usage;
+    let streaming = request.stream.unwrap_or(false);
+    let params = Params {
+        max_tokens: Some(request.max_tokens.unwrap_or(MAX_TOKENS)),
+        temperature: request.temperature,
+        top_p: request.top_p,
+        top_k: request.top_k,
+        min_p: request.min_p,
+        seed: request.seed,
+        presence_penalty: request.presence_penalty,
+        frequency_penalty: request.frequency_penalty,
+        repetition_penalty: request.repetition_penalty,
+        stop: request.stop.map(Stop::into_vec).unwrap_or_default(),
+        n: request.n,
+        logprobs: request.logprobs.is_some(),
+        extension: request.shamrock,
+    };
+    let plan = params.resolve(&app, "stop")?;
+    let vocab = app.engine.config().vocab_size;
+    let input = request.prompt;
+    let prompts = app.prompt(move |prompter| input.encode(prompter)).await.map_err(at_prompt)?;
+    if let Some(id) = prompts.iter().flat_map(|p| &p.ids).find(|&&id| id as usize >= vocab) {
+        return Err(ApiError::field("prompt", format!("{id} is outside the vocabulary of {vocab}")));
+    }
+    let head = Head::new(&app, "cmpl-");
+    let (logprobs, mut usage) = (plan.logprobs, Usage::new(plan.mode(), plan.n));
+    let answers = ask(&app, prompts, plan, true).map_err(at_prompt)?;
+    if streaming {
+        let lengths = Vec::new();
+        return Ok(stream(answers, Chunks { head, logprobs, include_usage, usage, lengths }));
+    }
+    let mut choices = Vec::new();
+    let mut passes = Vec::new();
+    for (index, answer) in answers.collect().await?.into_iter().enumerate() {
+        let ended = answer.ended.ok_or_else(ApiError::stopped)?;
+        usage.add(index, &ended);
+        choices.push(json!({
+            "index": index,
+            "text": answer.content,
+            "logprobs": logprobs.then(|| token_logprobs(&answer.tokens, 0)),
+            "finish_reason": ended.finish_reason(),
+        }));
+        passes.extend(answer.passes.into_iter().map(|pass| with_choice(index, pass)));
+    }
+    let mut object = head.object("text_completion");
+    object["choices"] = choices.into();
+    object["usage"] = usage.openai();
+    if !passes.is_empty() {
+        object["shamrock"] = json!({ "events": passes });
+    }
+    Ok(Json(object).into_response())
+}
+
+impl CompletionRequest {
+    fn check(&self) -> Result<()> {
+        let neutral =
+            [("best_of", json!(1)), ("echo", json!(false)), ("logit_bias", json!({})), ("suffix", json!(""))];
+        refuse_rest(&self.rest, NOTED, &neutral)?;
+        if self.logprobs.is_some_and(|alternatives| alternatives > 0) {
+            return Err(ApiError::field("logprobs", "alternatives are not supported; ask for 0"));
+        }
+        let prompts = self.prompt.len();
+        if !(1..=MAX_PROMPTS).contains(&prompts) {
+            return Err(ApiError::field(
+                "prompt",
+                format!("{prompts} prompts are out of range 1..={MAX_PROMPTS}"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn at_prompt(error: ApiError) -> ApiError {
+    ApiError { param: error.param.map(|_| "prompt".to_owned()), ..error }
+}
+
+fn token_logprobs(tokens: &[TokenProb], mut offset: usize) -> Value {
+    let mut offsets = Vec::new();
+    for token in tokens {
+        offsets.push(offset);
+        offset += token.text.chars().count();
+    }
+    json!({
+        "tokens": tokens.iter().map(|t| &t.text).collect::<Vec<_>>(),
+        "token_logprobs": tokens.iter().map(|t| t.logprob).collect::<Vec<_>>(),
+        "top_logprobs": null,
+        "text_offset": offsets,
+    })
+}
+
+/// `text_completion` events.
+struct Chunks {
+    head: Head,
+    logprobs: bool,
+    include_usage: bool,
+    usage: Usage,
+    /// Characters of each answer so far.
+    lengths: Vec<usize>,
+}
+
+impl Chunks {
+    fn chunk(&self, choices: Value) -> Value {
+        let mut object = self.head.object("text_completion");
+        object["choices"] = choices;
+        if self.include_usage {
+            object["usage"] = Value::Null;
+        }
+        object
+    }
+
+    fn choice(&self, index: usize, text: &str, logprobs: Option<Value>, finish: Option<&str>) -> Event {
+        let choice = json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish });
+        data(&self.chunk(json!([choice])))
+    }
+}
+
+impl Encode for Chunks {
+    fn begin(&mut self) -> Vec<Event> {
+        Vec::new()
+    }
+
+    fn update(&mut self, Update { choice, what }: Update) -> Vec<Event> {
+        vec![match what {
+            What::Text { piece: Piece::Content(text), tokens } => {
+                if self.lengths.len() <= choice {
+                    self.lengths.resize(choice + 1, 0);
+                }
+                let logprobs = self.logprobs.then(|| token_logprobs(&tokens, self.lengths[choice]));
+                self.lengths[choice] += text.chars().count();
+                self.choice(choice, &text, logprobs, None)
+            }
+            What::Text { .. } => return Vec::new(),
+            What::Pass(pass) => {
+                let mut chunk = self.chunk(json!([]));
+                chunk["shamrock"] = with_choice(choice, pass);
+                data(&chunk)
+            }
+            What::End(ended) => {
+                self.usage.add(choice, &ended);
+                self.choice(choice, "", None, Some(ended.finish_reason()))
+            }
+        }]
+    }
+
+    fn end(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        if self.include_usage {
+            let mut chunk = self.chunk(json!([]));
+            chunk["usage"] = self.usage.openai();
+            events.push(data(&chunk));
+        }
+        events.push(Event::default().data("[DONE]"));
+        events
+    }
+
+    fn error(&mut self, error: ApiError) -> Vec<Event> {
+        vec![data(&error.body(Dialect::OpenAi))]
+    }
+}

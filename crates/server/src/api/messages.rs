@@ -1,0 +1,322 @@
+//! `POST /v1/messages` and `/v1/messages/count_tokens`: the Anthropic API.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use shamrock_generate::Finish;
+use shamrock_text::{Message, Piece, RenderOptions};
+use utoipa::ToSchema;
+
+use crate::api::answer::{Ended, Update, What, ask};
+use crate::api::body::{read_json, refuse_rest};
+use crate::api::conversation::{message, text_of};
+use crate::api::error::{ApiError, Dialect, Result};
+use crate::api::params::{Extension, Params};
+use crate::api::stream::{Encode, stream};
+use crate::api::usage::Usage;
+use crate::api::{App, reply};
+use crate::random::id;
+
+/// Body of a message. Fields that are not listed are refused, unless they ask for nothing.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct MessagesRequest {
+    /// Name of the served model.
+    model: String,
+    messages: Vec<MessageInput>,
+    /// System message: a string, or an array of text blocks.
+    #[serde(default)]
+    system: Value,
+    /// Most tokens of the answer, reasoning included. Required, but by `count_tokens`.
+    max_tokens: Option<usize>,
+    stop_sequences: Option<Vec<String>>,
+    stream: Option<bool>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<usize>,
+    thinking: Option<Thinking>,
+    /// Options of block diffusion.
+    shamrock: Option<Extension>,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    rest: Map<String, Value>,
+}
+
+/// One turn.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct MessageInput {
+    /// `user` or `assistant`.
+    role: String,
+    /// A string, or an array of `text` and, by the assistant, `thinking` blocks.
+    content: Value,
+}
+
+/// Whether to reason. The budget is a target of that API; what is certain is `max_tokens`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+enum Thinking {
+    Enabled {
+        #[serde(rename = "budget_tokens")]
+        _budget_tokens: Option<u32>,
+    },
+    Adaptive,
+    Disabled,
+}
+
+/// Answers a conversation.
+#[utoipa::path(
+    post,
+    path = "/v1/messages",
+    request_body = MessagesRequest,
+    responses((status = 200, description = "A message object, or the events of one"))
+)]
+pub(crate) async fn messages(State(app): State<Arc<App>>, request: Request) -> Response {
+    reply(Dialect::Anthropic, answer(app, request).await)
+}
+
+/// Counts the tokens of a conversation.
+#[utoipa::path(
+    post,
+    path = "/v1/messages/count_tokens",
+    request_body = MessagesRequest,
+    responses((status = 200, description = "The number of input tokens"))
+)]
+pub(crate) async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Response {
+    reply(Dialect::Anthropic, count(app, request).await)
+}
+
+async fn count(app: Arc<App>, request: Request) -> Result<Response> {
+    let request: MessagesRequest = read_json(request, app.options.max_body).await?;
+    let (messages, render) = request.conversation(&app)?;
+    let prompt = app.prompt(move |prompter| prompter.chat(&messages, &render)).await?;
+    Ok(Json(json!({ "input_tokens": prompt.ids.len() })).into_response())
+}
+
+async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
+    let request: MessagesRequest = read_json(request, app.options.max_body).await?;
+    let (messages, render) = request.conversation(&app)?;
+    let max_tokens = request.max_tokens.ok_or_else(|| ApiError::field("max_tokens", "is required"))?;
+    let params = Params {
+        max_tokens: Some(max_tokens),
+        temperature: request.temperature,
+        top_p: request.top_p,
+        top_k: request.top_k,
+        stop: request.stop_sequences.unwrap_or_default(),
+        extension: request.shamrock,
+        ..Params::default()
+    };
+    let plan = params.resolve(&app, "stop_sequences")?;
+    let prompt = app.prompt(move |prompter| prompter.chat(&messages, &render)).await?;
+    let events = Events {
+        id: id("msg_"),
+        model: app.options.name.clone(),
+        prompt_tokens: prompt.ids.len(),
+        usage: Usage::new(plan.mode(), 1),
+        open: None,
+        next: 0,
+        ended: None,
+    };
+    let answers = ask(&app, vec![prompt], plan, false)?;
+    if request.stream.unwrap_or(false) {
+        return Ok(stream(answers, events));
+    }
+    let answer = answers.collect().await?.pop().ok_or_else(ApiError::stopped)?;
+    let ended = answer.ended.ok_or_else(ApiError::stopped)?;
+    let mut content = Vec::new();
+    if !answer.reasoning.is_empty() {
+        content.push(json!({ "type": "thinking", "thinking": answer.reasoning, "signature": "" }));
+    }
+    if !answer.content.is_empty() || content.is_empty() {
+        content.push(json!({ "type": "text", "text": answer.content }));
+    }
+    let mut object = events.message();
+    let mut usage = events.usage;
+    usage.add(0, &ended);
+    object["content"] = content.into();
+    object["stop_reason"] = stop_reason(&ended).into();
+    object["stop_sequence"] = ended.stop.clone().into();
+    object["usage"] = usage_of(&usage);
+    if !answer.passes.is_empty() {
+        object["shamrock"] = json!({ "events": answer.passes });
+    }
+    Ok(Json(object).into_response())
+}
+
+impl MessagesRequest {
+    fn conversation(&self, app: &App) -> Result<(Vec<Message>, RenderOptions)> {
+        app.check_model(Some(&self.model))?;
+        refuse_rest(
+            &self.rest,
+            &["metadata"],
+            &[
+                ("service_tier", json!("auto")),
+                ("tools", json!([])),
+                ("tool_choice", json!({"type": "none"})),
+            ],
+        )?;
+        if self.messages.is_empty() {
+            return Err(ApiError::field("messages", "at least one message is needed"));
+        }
+        let mut messages = Vec::new();
+        if !self.system.is_null() {
+            messages.push(message("system", text_of(&self.system, "system")?, "system")?);
+        }
+        for (i, given) in self.messages.iter().enumerate() {
+            messages.push(given.convert(&format!("messages[{i}]"))?);
+        }
+        let enable_thinking = self.thinking.as_ref().map(|thinking| !matches!(thinking, Thinking::Disabled));
+        Ok((messages, RenderOptions { enable_thinking, ..RenderOptions::default() }))
+    }
+}
+
+impl MessageInput {
+    fn convert(&self, path: &str) -> Result<Message> {
+        if !matches!(self.role.as_str(), "user" | "assistant") {
+            let problem = format!("{:?} is none of user, assistant", self.role);
+            return Err(ApiError::field(format!("{path}.role"), problem));
+        }
+        let mut reasoning = String::new();
+        let mut content = self.content.clone();
+        if let (Value::Array(blocks), "assistant") = (&mut content, self.role.as_str()) {
+            blocks.retain(|block| {
+                let thinking = block.get("type").is_some_and(|kind| kind == "thinking");
+                if thinking {
+                    reasoning.push_str(block.get("thinking").and_then(Value::as_str).unwrap_or_default());
+                }
+                !thinking
+            });
+        }
+        let mut converted = message(&self.role, text_of(&content, &format!("{path}.content"))?, path)?;
+        converted.reasoning_content = Some(reasoning).filter(|text| !text.is_empty());
+        Ok(converted)
+    }
+}
+
+fn stop_reason(ended: &Ended) -> &'static str {
+    match ended.outcome.finish {
+        _ if ended.stop.is_some() => "stop_sequence",
+        Finish::Stop { .. } | Finish::Cancelled => "end_turn",
+        Finish::Length | Finish::Context => "max_tokens",
+    }
+}
+
+/// That API counts what came from a cache apart.
+fn usage_of(usage: &Usage) -> Value {
+    json!({
+        "input_tokens": usage.prompt - usage.cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached,
+        "output_tokens": usage.completion,
+        "shamrock": usage.extension(),
+    })
+}
+
+/// The events of one message.
+struct Events {
+    id: String,
+    model: String,
+    prompt_tokens: usize,
+    usage: Usage,
+    /// Kind of the content block that is open, and its index.
+    open: Option<(&'static str, usize)>,
+    /// Index of the next block.
+    next: usize,
+    ended: Option<Ended>,
+}
+
+impl Events {
+    fn message(&self) -> Value {
+        json!({
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": [],
+            "stop_reason": null,
+            "stop_sequence": null,
+            "usage": { "input_tokens": self.prompt_tokens, "output_tokens": 0 },
+        })
+    }
+
+    /// The opening of a block of a kind, unless it is open.
+    fn open(&mut self, kind: &'static str, block: Value) -> Vec<Event> {
+        if self.open.is_some_and(|(open, _)| open == kind) {
+            return Vec::new();
+        }
+        let mut events = self.close();
+        let index = self.next;
+        self.open = Some((kind, index));
+        self.next += 1;
+        events.push(event("content_block_start", json!({ "index": index, "content_block": block })));
+        events
+    }
+
+    fn close(&mut self) -> Vec<Event> {
+        let open = self.open.take();
+        open.map(|(_, index)| event("content_block_stop", json!({ "index": index }))).into_iter().collect()
+    }
+
+    fn delta(&self, delta: Value) -> Event {
+        let index = self.open.map(|(_, index)| index);
+        event("content_block_delta", json!({ "index": index, "delta": delta }))
+    }
+}
+
+/// A named event, whose data repeats the name as its type.
+fn event(name: &str, mut data: Value) -> Event {
+    data["type"] = name.into();
+    Event::default().event(name).data(data.to_string())
+}
+
+impl Encode for Events {
+    fn begin(&mut self) -> Vec<Event> {
+        vec![event("message_start", json!({ "message": self.message() }))]
+    }
+
+    fn update(&mut self, Update { what, .. }: Update) -> Vec<Event> {
+        match what {
+            What::Text { piece: Piece::Content(text), .. } => {
+                let mut events = self.open("text", json!({ "type": "text", "text": "" }));
+                events.push(self.delta(json!({ "type": "text_delta", "text": text })));
+                events
+            }
+            What::Text { piece: Piece::Reasoning(text), .. } => {
+                let block = json!({ "type": "thinking", "thinking": "", "signature": "" });
+                let mut events = self.open("thinking", block);
+                events.push(self.delta(json!({ "type": "thinking_delta", "thinking": text })));
+                events
+            }
+            What::Text { .. } => Vec::new(),
+            What::Pass(pass) => vec![event("shamrock", json!({ "shamrock": pass }))],
+            What::End(ended) => {
+                self.ended = Some(ended);
+                Vec::new()
+            }
+        }
+    }
+
+    fn end(&mut self) -> Vec<Event> {
+        let Some(ended) = self.ended.take() else {
+            return self.error(ApiError::stopped());
+        };
+        let mut events = Vec::new();
+        if self.next == 0 {
+            events.extend(self.open("text", json!({ "type": "text", "text": "" })));
+        }
+        events.extend(self.close());
+        self.usage.add(0, &ended);
+        let delta = json!({ "stop_reason": stop_reason(&ended), "stop_sequence": ended.stop });
+        events.push(event("message_delta", json!({ "delta": delta, "usage": usage_of(&self.usage) })));
+        events.push(event("message_stop", json!({})));
+        events
+    }
+
+    fn error(&mut self, error: ApiError) -> Vec<Event> {
+        vec![Event::default().event("error").data(error.body(Dialect::Anthropic).to_string())]
+    }
+}

@@ -1,0 +1,164 @@
+//! What every API can ask of a generation, and its check against the model.
+
+use serde::Deserialize;
+use shamrock_generate::{Mode, Options};
+use utoipa::ToSchema;
+
+use crate::api::App;
+use crate::api::error::{ApiError, Result};
+use crate::random::random;
+
+/// Most stop strings of a request, and most bytes of one.
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 1024;
+
+/// Most answers of one request.
+const MAX_CHOICES: usize = 16;
+
+/// Options of block diffusion, which no other API has.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Extension {
+    /// `denoise`, `draft` or `causal`.
+    #[schema(value_type = Option<String>)]
+    pub(crate) mode: Option<Mode>,
+    /// Confidence that a row of a block must exceed to be fixed, 0 to 1.
+    pub(crate) threshold: Option<f32>,
+    /// Rows of a denoised block, 1 to 256.
+    pub(crate) block_size: Option<usize>,
+    /// Rows of a draft with its pending token, 2 to 256.
+    pub(crate) draft_width: Option<usize>,
+    /// When a draft is kept: `exact` or `typical`.
+    pub(crate) accept: Option<String>,
+    /// Stream an event for every pass.
+    #[serde(default)]
+    pub(crate) events: bool,
+    /// Go on behind end-of-text tokens.
+    #[serde(default)]
+    pub(crate) ignore_eos: bool,
+}
+
+/// One stop string or several.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "must be a string or a list of strings")]
+pub(crate) enum Stop {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Stop {
+    pub(crate) fn into_vec(self) -> Vec<String> {
+        match self {
+            Stop::One(stop) => vec![stop],
+            Stop::Many(stops) => stops,
+        }
+    }
+}
+
+/// What a request asks of a generation; `None` takes the server's default.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Params {
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) temperature: Option<f32>,
+    pub(crate) top_p: Option<f32>,
+    pub(crate) top_k: Option<usize>,
+    pub(crate) min_p: Option<f32>,
+    pub(crate) seed: Option<i64>,
+    pub(crate) presence_penalty: Option<f32>,
+    pub(crate) frequency_penalty: Option<f32>,
+    pub(crate) repetition_penalty: Option<f32>,
+    pub(crate) stop: Vec<String>,
+    pub(crate) n: Option<usize>,
+    pub(crate) logprobs: bool,
+    pub(crate) extension: Option<Extension>,
+}
+
+/// A checked request.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    options: Options,
+    pub(crate) stops: Vec<String>,
+    /// Answers to each prompt.
+    pub(crate) n: usize,
+    pub(crate) logprobs: bool,
+    pub(crate) events: bool,
+}
+
+impl Params {
+    /// Fills in defaults and checks everything; `stop` is the name of the field that holds stop
+    /// strings.
+    pub(crate) fn resolve(self, app: &App, stop: &str) -> Result<Plan> {
+        let config = app.engine.config();
+        let extension = self.extension.unwrap_or_default();
+        let mut options = app.options.defaults.clone();
+        options.mode = extension.mode.unwrap_or(options.mode);
+        options.threshold = extension.threshold.or(options.threshold);
+        options.block_size = extension.block_size.or(options.block_size);
+        options.draft_width = extension.draft_width.or(options.draft_width);
+        if let Some(accept) = &extension.accept {
+            options.accept = accept.parse().map_err(ApiError::from)?;
+        }
+        options.ignore_eos |= extension.ignore_eos;
+        options.max_tokens = self.max_tokens.unwrap_or(options.max_tokens);
+        if options.max_tokens == 0 {
+            return Err(ApiError::field("max_tokens", "must be at least 1"));
+        }
+        let sampling = &mut options.sampling;
+        sampling.temperature = self.temperature.unwrap_or(sampling.temperature);
+        sampling.top_p = self.top_p.unwrap_or(sampling.top_p);
+        sampling.top_k = self.top_k.unwrap_or(sampling.top_k);
+        sampling.min_p = self.min_p.unwrap_or(sampling.min_p);
+        // Seeds may be negative; what counts is that equal ones are equal.
+        sampling.seed = self.seed.map_or_else(random, |seed| seed as u64);
+        let mut controls = options.controls.take().unwrap_or_else(|| config.controls.clone());
+        for (asked, field) in [
+            (self.presence_penalty, &mut controls.presence_penalty),
+            (self.frequency_penalty, &mut controls.frequency_penalty),
+            (self.repetition_penalty, &mut controls.repetition_penalty),
+        ] {
+            *field = asked.unwrap_or(*field);
+        }
+        options.controls = Some(controls);
+        options.check(config)?;
+        check_stops(&self.stop, stop)?;
+        let n = self.n.unwrap_or(1);
+        if !(1..=MAX_CHOICES).contains(&n) {
+            return Err(ApiError::field("n", format!("{n} is out of range 1..={MAX_CHOICES}")));
+        }
+        Ok(Plan { options, stops: self.stop, n, logprobs: self.logprobs, events: extension.events })
+    }
+}
+
+impl Plan {
+    /// Options of the answer number `choice` to one prompt: each draws its own numbers.
+    pub(crate) fn options(&self, choice: usize) -> Options {
+        let mut options = self.options.clone();
+        options.sampling.seed = options.sampling.seed.wrapping_add(choice as u64);
+        options
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.options.mode
+    }
+
+    pub(crate) fn temperature(&self) -> f32 {
+        self.options.sampling.temperature
+    }
+
+    pub(crate) fn top_p(&self) -> f32 {
+        self.options.sampling.top_p
+    }
+}
+
+fn check_stops(stops: &[String], field: &str) -> Result<()> {
+    if stops.len() > MAX_STOPS {
+        return Err(ApiError::field(field, format!("at most {MAX_STOPS} stop strings are allowed")));
+    }
+    for (i, stop) in stops.iter().enumerate() {
+        if stop.is_empty() || stop.len() > MAX_STOP_BYTES {
+            let problem = format!("a stop string must have 1 to {MAX_STOP_BYTES} bytes");
+            return Err(ApiError::field(format!("{field}[{i}]"), problem));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,283 @@
+//! Many answers in the making on one executor: continuous batching, pass by pass.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use shamrock_generate::{Error, Finish, Generation, Session, SessionOptions};
+use shamrock_model::executor::StepOutput;
+use shamrock_model::{Executor, PassStats, Step};
+
+use crate::engine::batch::{Demand, select};
+use crate::engine::prefix::PrefixCache;
+use crate::engine::queue::{Queue, Queued};
+use crate::engine::{EngineOptions, Listener, Request};
+use crate::metrics::Metrics;
+
+/// Checkpoints of one session before they move to the cache: a branch, a stable prefix, the prompt.
+const CHECKPOINTS: usize = 3;
+
+pub(super) struct Scheduler {
+    executor: Box<dyn Executor>,
+    queue: Arc<Queue>,
+    options: EngineOptions,
+    metrics: Metrics,
+    prefixes: PrefixCache,
+    /// In the order in which they were last served.
+    active: VecDeque<Active>,
+}
+
+/// An answer in the making.
+struct Active {
+    listener: Box<dyn Listener>,
+    session: Session,
+    generation: Generation,
+    prompt: Vec<u32>,
+    begun: Instant,
+    since: Instant,
+    /// A token was emitted.
+    speaking: bool,
+}
+
+impl Active {
+    fn past_prompt(&self) -> bool {
+        self.session.committed().len() >= self.prompt.len()
+    }
+}
+
+/// What a pass gave one answer.
+type Absorbed = Result<(StepOutput, PassStats), Error>;
+
+impl Scheduler {
+    pub(super) fn new(
+        executor: Box<dyn Executor>,
+        queue: Arc<Queue>,
+        options: EngineOptions,
+        metrics: Metrics,
+    ) -> Scheduler {
+        let prefixes = PrefixCache::new(executor.config(), options.prefix_bytes);
+        Scheduler { executor, queue, options, metrics, prefixes, active: VecDeque::new() }
+    }
+
+    /// Serves until the queue is stopped.
+    pub(super) fn run(mut self) {
+        // However this ends, nobody may go on waiting for it.
+        let _stop = StopOnDrop(self.queue.clone());
+        while self.admit() {
+            self.dismiss();
+            if !self.active.is_empty() {
+                self.pass();
+            }
+            self.gauge();
+        }
+        for mut active in self.active.drain(..) {
+            active.session.close(&mut *self.executor);
+        }
+        self.prefixes.clear(&mut *self.executor);
+    }
+
+    /// Begins what there is room for; false once stopped.
+    fn admit(&mut self) -> bool {
+        let room = self.options.parallel.saturating_sub(self.active.len());
+        let (active, caching) = (&self.active, self.prefixes.is_on());
+        // A second answer to a prompt that is being committed gets it for nothing if it waits.
+        let ready = |request: &Request| {
+            !caching || !active.iter().any(|a| !a.past_prompt() && a.prompt == request.prompt)
+        };
+        let Some(taken) = self.queue.take(active.len(), room, ready) else {
+            return false;
+        };
+        for queued in taken {
+            self.begin(queued);
+        }
+        true
+    }
+
+    fn begin(&mut self, Queued { request, since }: Queued) {
+        let Request { prompt, mut options, listener } = request;
+        let checkpoints = if self.prefixes.is_on() { CHECKPOINTS } else { 0 };
+        let mut session = Session::with_options(SessionOptions { checkpoints });
+        let executor = &mut *self.executor;
+        if let Some((snapshot, tokens)) = self.prefixes.find(&prompt, options.mode)
+            && let Err(error) = session.adopt(executor, snapshot, &prompt[..tokens])
+        {
+            tracing::warn!(%error, "a kept state of {tokens} tokens could not be restored");
+            self.prefixes.remove(executor, snapshot);
+        }
+        options.chunk_rows = options.chunk_rows.min(self.options.chunk_rows);
+        options.checkpoints.extend(self.prefixes.branch(&prompt, session.committed().len()));
+        match session.start(executor, &prompt, &options) {
+            Ok(generation) => {
+                let begun = Instant::now();
+                let cached = session.committed().len();
+                self.metrics.begun(prompt.len(), cached, begun - since);
+                let active = Active { listener, session, generation, prompt, begun, since, speaking: false };
+                self.active.push_back(active);
+            }
+            Err(error) => {
+                session.close(executor);
+                self.metrics.failed();
+                listener.end(Err(error));
+            }
+        }
+    }
+
+    /// Drops answers that nobody wants any more.
+    fn dismiss(&mut self) {
+        for active in std::mem::take(&mut self.active) {
+            if active.listener.gone() {
+                self.end(active, Ok(()));
+            } else {
+                self.active.push_back(active);
+            }
+        }
+    }
+
+    /// Runs one pass over as many answers as fit.
+    fn pass(&mut self) {
+        let steps: Vec<Step<'_>> = self.active.iter().filter_map(|a| a.generation.step()).collect();
+        debug_assert_eq!(steps.len(), self.active.len(), "answers that have ended are not active");
+        let demands: Vec<Demand> = steps.iter().map(Demand::of).collect();
+        let chosen = select(&demands, self.executor.limits().max_rows, self.options.chunk_rows);
+        let steps: Vec<Step<'_>> = chosen.iter().map(|&index| steps[index]).collect();
+        let results = run(&mut *self.executor, &steps, &self.metrics);
+        drop(steps);
+
+        let mut results = chosen.into_iter().zip(results).peekable();
+        let mut served = Vec::new();
+        let mut waiting = VecDeque::new();
+        for (index, active) in std::mem::take(&mut self.active).into_iter().enumerate() {
+            match results.next_if(|(chosen, _)| *chosen == index) {
+                Some((_, result)) => served.push((active, result)),
+                None => waiting.push_back(active),
+            }
+        }
+        self.active = waiting;
+        for (active, result) in served {
+            self.absorb(active, result);
+        }
+    }
+
+    fn absorb(&mut self, mut active: Active, result: Absorbed) {
+        let Active { listener, session, generation, .. } = &mut active;
+        let (mut tokens, mut decided) = (0, false);
+        let absorbed = result.and_then(|(output, cost)| {
+            generation.absorb(session, &mut *self.executor, output, &cost, &mut |event| {
+                match event {
+                    shamrock_generate::Event::Token { .. } => tokens += 1,
+                    shamrock_generate::Event::Pass(pass) => {
+                        decided |= !matches!(pass.work, shamrock_generate::Work::Commit);
+                    }
+                }
+                listener.event(event)
+            })
+        });
+        self.metrics.absorbed(tokens, decided);
+        if tokens > 0 && !std::mem::replace(&mut active.speaking, true) {
+            self.metrics.first_block.record(active.since.elapsed());
+        }
+        if absorbed.is_err() || active.generation.finish().is_some() {
+            self.end(active, absorbed);
+            return;
+        }
+        if active.past_prompt() {
+            // At once rather than at the end: others may wait for just this prompt.
+            for (ids, snapshot) in active.session.take_checkpoints() {
+                self.prefixes.insert(&mut *self.executor, ids, snapshot);
+            }
+        }
+        self.active.push_back(active);
+    }
+
+    /// Frees what an answer held, keeps what later prompts may want of it, and tells its listener.
+    fn end(&mut self, active: Active, result: Result<(), Error>) {
+        let Active { listener, mut session, generation, prompt, begun, .. } = active;
+        let executor = &mut *self.executor;
+        if result.is_ok() {
+            for (ids, snapshot) in session.take_checkpoints() {
+                self.prefixes.insert(executor, ids, snapshot);
+            }
+            self.keep_turn(&session, prompt.len());
+        }
+        session.close(&mut *self.executor);
+        self.queue.answered(begun.elapsed());
+        match result {
+            Err(error) => {
+                tracing::error!(%error, "an answer failed");
+                self.metrics.failed();
+                listener.end(Err(error));
+            }
+            Ok(()) => {
+                let outcome = generation.into_outcome();
+                let cancelled = outcome.finish == Finish::Cancelled && listener.gone();
+                self.metrics.ended(&outcome, cancelled);
+                if !cancelled {
+                    listener.end(Ok(outcome));
+                }
+            }
+        }
+    }
+
+    /// Keeps the state at the end of a turn: the next prompt of the conversation continues it.
+    fn keep_turn(&mut self, session: &Session, prompt: usize) {
+        let Some(seq) = session.sequence().filter(|_| self.prefixes.is_on()) else {
+            return;
+        };
+        if session.committed().len() > prompt
+            && let Ok(snapshot) = self.executor.snapshot(seq)
+        {
+            self.prefixes.insert(&mut *self.executor, session.committed().to_vec(), snapshot);
+        }
+    }
+
+    fn gauge(&self) {
+        self.metrics.active.set(self.active.len() as f64);
+        self.metrics.prefix_entries.set(self.prefixes.len() as f64);
+        self.metrics.prefix_bytes.set(self.prefixes.bytes() as f64);
+    }
+}
+
+/// One pass over the steps. If it fails, each step that the failure left runnable is tried by
+/// itself, so that one bad step fails one answer.
+fn run(executor: &mut dyn Executor, steps: &[Step<'_>], metrics: &Metrics) -> Vec<Absorbed> {
+    let lengths: Vec<Option<usize>> = steps.iter().map(|step| executor.len(step.seq).ok()).collect();
+    match timed(executor, steps, metrics) {
+        Ok(results) => results.into_iter().map(Ok).collect(),
+        Err(error) if steps.len() == 1 => vec![Err(error)],
+        Err(error) => {
+            tracing::warn!(%error, "a pass over {} answers failed; trying them one by one", steps.len());
+            let alone = |(step, length): (&Step<'_>, Option<usize>)| -> Absorbed {
+                let now = executor.len(step.seq)?;
+                if Some(now) != length {
+                    let problem = format!("the pass failed after committing rows: {error}");
+                    return Err(shamrock_model::Error::Device { backend: executor.backend(), problem }.into());
+                }
+                let mut results = timed(executor, std::slice::from_ref(step), metrics)?;
+                Ok(results.pop().unwrap_or_default())
+            };
+            steps.iter().zip(lengths).map(alone).collect()
+        }
+    }
+}
+
+/// A pass with its outputs, each with the cost of the whole pass.
+fn timed(
+    executor: &mut dyn Executor,
+    steps: &[Step<'_>],
+    metrics: &Metrics,
+) -> Result<Vec<(StepOutput, PassStats)>, Error> {
+    let start = Instant::now();
+    let mut pass = executor.run(steps)?;
+    let rows = steps.iter().map(|step| step.commit.len() + step.preview.len()).sum();
+    metrics.pass(steps.len(), rows, start.elapsed(), &pass.stats);
+    pass.outputs.resize_with(steps.len(), StepOutput::default);
+    Ok(pass.outputs.into_iter().map(|output| (output, pass.stats.clone())).collect())
+}
+
+struct StopOnDrop(Arc<Queue>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}

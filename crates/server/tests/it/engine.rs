@@ -1,0 +1,229 @@
+//! The scheduler over made-up logits that show every token a row has seen.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use shamrock_generate::testing::ScriptedExecutor;
+use shamrock_generate::{Accept, Error, Mode, Options, Sampling};
+use shamrock_server::{EngineOptions, Refusal, Status};
+
+use crate::support::{cold, eventually, metric, request, scripted, submit};
+
+fn mode() -> impl Strategy<Value = Mode> {
+    prop_oneof![Just(Mode::Denoise), Just(Mode::Draft), Just(Mode::Causal)]
+}
+
+fn options() -> impl Strategy<Value = Options> {
+    (mode(), 1..40usize, 1..12usize, 0..3u64, any::<bool>()).prop_map(|(mode, max, block, seed, typical)| {
+        Options {
+            max_tokens: max,
+            block_size: Some(block),
+            draft_width: Some(block.max(2)),
+            accept: if typical { Accept::TYPICAL } else { Accept::Exact },
+            sampling: Sampling { temperature: if seed > 0 { 0.8 } else { 0.0 }, seed, ..Sampling::GREEDY },
+            ..Options::new(mode)
+        }
+    })
+}
+
+/// How a prompt comes from what was said before.
+#[derive(Clone, Debug)]
+enum Source {
+    /// Nothing of it.
+    Fresh(Vec<u32>),
+    /// An earlier conversation, up to a share (of 256), and more.
+    Continue(usize, u8, Vec<u32>),
+    /// An earlier prompt again.
+    Again(usize),
+}
+
+fn sources() -> impl Strategy<Value = Source> {
+    let ids = |longest| prop::collection::vec(0..ScriptedExecutor::MASK, 1..longest);
+    prop_oneof![
+        ids(40).prop_map(Source::Fresh),
+        (any::<usize>(), any::<u8>(), ids(12)).prop_map(|(i, keep, ids)| Source::Continue(i, keep, ids)),
+        any::<usize>().prop_map(Source::Again),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// Ragged batches, chunked prompts, identical twins, kept states under pressure, drafts over
+    /// kept states: each answer is what a fresh session gives.
+    #[test]
+    fn an_answer_in_a_crowd_is_the_answer_alone(
+        seed in any::<u64>(),
+        rounds in prop::collection::vec(prop::collection::vec((sources(), options()), 1..6), 1..5),
+        parallel in 1..5usize,
+        chunk_rows in 1..40usize,
+        // None, a few states, plenty: a state here takes 8 bytes a position.
+        prefix_bytes in prop_oneof![Just(0), 200..2000u64, Just(1 << 20)],
+    ) {
+        let mut alone = ScriptedExecutor::new(seed);
+        let engine_options =
+            EngineOptions { parallel, chunk_rows, prefix_bytes, ..EngineOptions::default() };
+        let (engine, script, _) = scripted(ScriptedExecutor::new(seed), engine_options);
+        let mut said: Vec<(Vec<u32>, Vec<u32>)> = Vec::new();
+        for round in rounds {
+            let mut asked = Vec::new();
+            for (source, options) in round {
+                let prompt = match source {
+                    Source::Continue(i, keep, ids) if !said.is_empty() => {
+                        let (prompt, answer) = &said[i % said.len()];
+                        let all = [&prompt[..], answer].concat();
+                        [&all[..all.len() * usize::from(keep) / 256], &ids].concat()
+                    }
+                    Source::Again(i) if !said.is_empty() => said[i % said.len()].0.clone(),
+                    Source::Fresh(ids) | Source::Continue(_, _, ids) => ids,
+                    Source::Again(_) => vec![1, 2, 3],
+                };
+                if prompt.len() < 200 {
+                    let ear = submit(&engine, &prompt, &options);
+                    asked.push((prompt, options, ear));
+                }
+            }
+            for (prompt, options, ear) in asked {
+                let outcome = ear.wait().unwrap();
+                prop_assert_eq!(&outcome.tokens, &cold(&mut alone, &prompt, &options));
+                said.push((prompt, outcome.tokens));
+            }
+            eventually("every sequence is closed", || script.lock().unwrap().held().0 == 0);
+            prop_assert!(metric(&engine, "shamrock_prefix_bytes") <= prefix_bytes as f64);
+        }
+        engine.stop();
+        eventually("every state is freed", || script.lock().unwrap().held() == (0, 0));
+    }
+
+    /// A pass that fails takes those with it whose rows it was committing; the rest never notice.
+    #[test]
+    fn a_failing_pass_fails_only_whom_it_hit(seed in any::<u64>(), fails_after in 0..12usize) {
+        let mut alone = ScriptedExecutor::new(seed);
+        let (engine, script, gate) = scripted(ScriptedExecutor::new(seed), EngineOptions::default());
+        script.lock().unwrap().fail_at(fails_after);
+        gate.close();
+        let options = Options { max_tokens: 30, ..Options::new(Mode::Denoise) };
+        let prompts: Vec<Vec<u32>> = (0..4).map(|i| (0..4 + 9 * i).collect::<Vec<u32>>()).collect();
+        let prompts: Vec<Vec<u32>> =
+            prompts.into_iter().map(|p| p.into_iter().map(|id| id % 20).collect()).collect();
+        let ears: Vec<_> = prompts.iter().map(|prompt| submit(&engine, prompt, &options)).collect();
+        gate.open();
+        for (prompt, ear) in prompts.iter().zip(&ears) {
+            match ear.wait() {
+                Ok(outcome) => prop_assert_eq!(&outcome.tokens, &cold(&mut alone, prompt, &options)),
+                Err(error) => prop_assert!(matches!(error, Error::Model(_)), "{}", error),
+            }
+        }
+        // The engine goes on as if nothing had been.
+        let again = submit(&engine, &prompts[0], &options).wait().unwrap();
+        prop_assert_eq!(again.tokens, cold(&mut alone, &prompts[0], &options));
+        eventually("every sequence is closed", || script.lock().unwrap().held().0 == 0);
+    }
+}
+
+#[test]
+fn whoever_hangs_up_costs_no_further_pass() {
+    let (engine, script, gate) = scripted(ScriptedExecutor::new(3), EngineOptions::default());
+    // In the prompt, in the first block, in a later one.
+    let options = Options { chunk_rows: 4, max_tokens: 100, ignore_eos: true, ..Options::new(Mode::Denoise) };
+    for passes in [1, 3, 12] {
+        let before = gate.arrived();
+        gate.close();
+        let ear = submit(&engine, &[5; 10], &options);
+        for pass in 1..passes {
+            gate.wait_for(before + pass);
+            gate.step();
+        }
+        gate.wait_for(before + passes);
+        ear.hang_up();
+        gate.open();
+        assert!(ear.was_dropped());
+        let after = gate.arrived();
+        assert!(after <= before + passes + 1, "{} passes after hanging up", after - before - passes);
+        assert_eq!(script.lock().unwrap().held().0, 0);
+    }
+}
+
+#[test]
+fn a_full_queue_says_when_to_come_again_and_frees_the_places_of_those_who_left() {
+    let options = EngineOptions { parallel: 1, queue: 2, ..EngineOptions::default() };
+    let (engine, _, gate) = scripted(ScriptedExecutor::new(3), options);
+    let options = Options { max_tokens: 5, ..Options::new(Mode::Causal) };
+    gate.close();
+    let first = submit(&engine, &[1], &options);
+    gate.wait_for(1);
+    let (second, third) = (submit(&engine, &[2], &options), submit(&engine, &[3], &options));
+    let refusal = engine.submit(vec![request(&[4], &options).0]).unwrap_err();
+    let Refusal::Full { waiting: 2, retry_after } = refusal else { panic!("{refusal:?}") };
+    assert!((1..=60).contains(&retry_after.as_secs()));
+    // The engine is busy, yet the place is free at once. Two need two places, or none is taken.
+    second.hang_up();
+    let both = vec![request(&[4], &options).0, request(&[5], &options).0];
+    assert!(matches!(engine.submit(both), Err(Refusal::Full { .. })));
+    let fourth = submit(&engine, &[4], &options);
+    assert!(second.was_dropped());
+    gate.open();
+    for ear in [first, third, fourth] {
+        assert!(ear.wait().is_ok());
+    }
+    assert_eq!(metric(&engine, "shamrock_refused_total"), 2.0);
+}
+
+#[test]
+fn a_wedged_engine_is_not_healthy() {
+    let options = EngineOptions { stall_after: Duration::from_millis(20), ..EngineOptions::default() };
+    let (engine, _, gate) = scripted(ScriptedExecutor::new(3), options);
+    assert_eq!(engine.health().status, Status::Ok);
+    gate.close();
+    let ear = submit(&engine, &[1], &Options { max_tokens: 5, ..Options::new(Mode::Causal) });
+    eventually("the stall shows", || engine.health().status == Status::Stalled);
+    assert_eq!(engine.health().active, 1);
+    gate.open();
+    assert!(ear.wait().is_ok());
+    eventually("health comes back", || engine.health().status == Status::Ok);
+}
+
+#[test]
+fn draining_finishes_what_is_there_and_takes_no_more() {
+    let options = EngineOptions { parallel: 1, ..EngineOptions::default() };
+    let (engine, _, gate) = scripted(ScriptedExecutor::new(3), options);
+    let options = Options { max_tokens: 20, ..Options::new(Mode::Denoise) };
+    gate.close();
+    let (active, queued) = (submit(&engine, &[1], &options), submit(&engine, &[2], &options));
+    gate.wait_for(1);
+    engine.drain();
+    assert_eq!(engine.health().status, Status::Draining);
+    assert_eq!(engine.submit(vec![request(&[3], &options).0]), Err(Refusal::Draining));
+    gate.open();
+    assert!(active.wait().is_ok() && queued.wait().is_ok());
+}
+
+#[test]
+fn stopping_drops_what_is_there() {
+    let options = EngineOptions { parallel: 1, ..EngineOptions::default() };
+    let (engine, script, gate) = scripted(ScriptedExecutor::new(3), options);
+    let options = Options { max_tokens: 200, ignore_eos: true, ..Options::new(Mode::Denoise) };
+    gate.close();
+    let (active, queued) = (submit(&engine, &[1], &options), submit(&engine, &[2], &options));
+    gate.wait_for(1);
+    engine.stop();
+    gate.open();
+    assert!(active.was_dropped() && queued.was_dropped());
+    eventually("everything is freed", || script.lock().unwrap().held() == (0, 0));
+    assert_eq!(engine.submit(vec![request(&[3], &options).0]), Err(Refusal::Stopped));
+}
+
+#[test]
+fn the_third_prompt_of_a_kind_finds_all_that_they_share() {
+    let (engine, _, _) = scripted(ScriptedExecutor::new(3), EngineOptions::default());
+    let options = Options { max_tokens: 3, ..Options::new(Mode::Denoise) };
+    let system: Vec<u32> = (0..30).map(|i| i % 7).collect();
+    let cached: Vec<usize> = [[10, 11], [12, 13], [14, 15]]
+        .iter()
+        .map(|user| {
+            let prompt = [&system[..], &user[..]].concat();
+            submit(&engine, &prompt, &options).wait().unwrap().stats.cached_tokens
+        })
+        .collect();
+    assert_eq!(cached, [0, 0, 30]);
+}
