@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws a denoising trace as an animated SVG: masks turning into tokens, pass by pass.
 
-    shamrock run -p PROMPT --settle-block --trace trace.jsonl
+    shamrock run -p PROMPT --without settle --trace trace.jsonl
     shamrock info MODEL --tokenizer > tokenizer.json
     tools/trace-to-svg.py trace.jsonl tokenizer.json --prompt PROMPT > picture.svg
 

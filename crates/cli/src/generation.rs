@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use shamrock_generate::{Accept, Event, Finish, Mode, Options, Outcome, Session, Settle};
+use shamrock_generate::{Accept, Event, Finish, Mode, Options, Outcome, Rule, Saving, Savings, Session};
 use shamrock_model::{Config, Executor};
 use shamrock_text::{AnswerStream, Piece, Tokenizer};
 
@@ -16,21 +16,28 @@ use shamrock_text::{AnswerStream, Piece, Tokenizer};
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Generation")]
 pub struct GenerationArgs {
-    /// denoise, draft or causal [default: denoise; causal for a plain trunk]
+    /// denoise, draft, causal or auto [default: denoise; causal for a plain trunk]
     #[arg(long)]
     mode: Option<Mode>,
     /// Most tokens of an answer [default: until it ends]
     #[arg(short = 'n', long, value_name = "N")]
     max_tokens: Option<usize>,
     /// Confidence above which a row of a block is fixed [default: the model's]
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", conflicts_with = "rule")]
     threshold: Option<f32>,
+    /// Which rows of a block a pass fixes: threshold:P, margin:P, entropy:NATS, budget:ERRORS,
+    /// positions:P,P,.., left:P,DECAY or remask:P,DOUBT [default: the model's threshold]
+    #[arg(long, value_name = "NAME:X")]
+    rule: Option<Rule>,
     /// Rows of a denoised block [default: the model's]
     #[arg(long, value_name = "N")]
     block_size: Option<usize>,
     /// Rows of a draft, its pending token included [default: 16]
     #[arg(long, value_name = "N")]
     draft_width: Option<usize>,
+    /// Preview the next draft already while this one is verified
+    #[arg(long)]
+    ahead: bool,
     /// When a draft is kept: exact (the text of causal decoding) or typical
     #[arg(long, value_name = "RULE", default_value = "exact")]
     accept: Accept,
@@ -67,9 +74,9 @@ pub struct GenerationArgs {
     /// Do not end at end-of-text tokens
     #[arg(long)]
     ignore_eos: bool,
-    /// Resolve every row of the last block, also those that cannot change the answer
-    #[arg(long)]
-    settle_block: bool,
+    /// Do work that cannot change the answer: settle, fuse or head; for measuring what they save
+    #[arg(long, value_name = "SAVING", value_delimiter = ',')]
+    without: Vec<Saving>,
     /// Write every pass and token as JSON lines
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -80,9 +87,10 @@ impl GenerationArgs {
     pub fn options(&self, config: &Config) -> Result<Options> {
         let mut options = Options::new(self.mode.unwrap_or(Mode::default_for(config)));
         options.max_tokens = self.max_tokens.unwrap_or(options.max_tokens);
-        options.threshold = self.threshold;
+        options.rule = self.rule.clone().or(self.threshold.map(Rule::threshold));
         options.block_size = self.block_size;
         options.draft_width = self.draft_width;
+        options.ahead = self.ahead;
         options.accept = self.accept;
         options.sampling.temperature = if self.greedy { 0.0 } else { self.temp };
         options.sampling.top_k = self.top_k;
@@ -99,7 +107,7 @@ impl GenerationArgs {
         }
         options.controls = Some(controls);
         options.ignore_eos = self.ignore_eos;
-        options.settle = if self.settle_block { Settle::Block } else { Settle::Answer };
+        options.savings = self.without.iter().fold(Savings::ALL, |set, &saving| set.without(saving));
         options.check(config)?;
         Ok(options)
     }

@@ -21,6 +21,33 @@ fn eval(backend: &str, mode: &str) -> Value {
     serde_json::from_slice(&output.stdout).expect("one JSON object")
 }
 
+/// Ids of the answers to a few tasks, in order, from the trace.
+fn answers(backend: &str, mode: &str) -> Vec<u64> {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let trace = dir.path().join("trace.jsonl");
+    let output = Command::new(env!("CARGO_BIN_EXE_shamrock"))
+        .args(["eval", "--backend", backend, "--mode", mode, "--limit", "16", "--trace"])
+        .arg(&trace)
+        .arg(root().join("models/clover-nano.cmf"))
+        .output()
+        .expect("the program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let trace = std::fs::read_to_string(trace).expect("a trace");
+    let events = trace.lines().map(|line| serde_json::from_str::<Value>(line).expect("a JSON object"));
+    events.filter(|e| e["event"] == "token").map(|e| e["id"].as_u64().expect("an id")).collect()
+}
+
+#[test]
+fn exact_drafting_and_auto_give_the_text_of_causal_decoding() {
+    for backend in ["reference", "cpu"] {
+        let decoded = answers(backend, "causal");
+        assert!(decoded.len() > 100);
+        for mode in ["draft", "auto"] {
+            assert_eq!(answers(backend, mode), decoded, "{backend} {mode}");
+        }
+    }
+}
+
 /// Measured on 2026-11-30 with both backends: 24 tasks right denoising and 25 otherwise, with 9.5
 /// and 3.7 tokens a pass. One task and a tenth of the speed are left for the rounding of another machine's
 /// exponential function.

@@ -1,9 +1,9 @@
-//! What the three modes share: the answer so far, the rows yet to commit, and the next pass.
+//! What the modes share: the answer so far, the rows yet to commit, and the next pass.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use shamrock_model::{Limits, PassStats, Pick, Score, Scored, SeqId, Shaping, Step};
+use shamrock_model::{Limits, Part, PassStats, Pick, Score, Scored, SeqId, Shaping, Step};
 
 use crate::error::{Error, Result};
 use crate::event::{Event, PassEvent, Sink, Work};
@@ -11,22 +11,42 @@ use crate::history::History;
 use crate::options::Settings;
 use crate::outcome::{Finish, Stats};
 
-/// The next pass. One part of it is scored: the preview if there is one, else the commit.
+/// The next pass.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    pub(crate) commit: Vec<u32>,
+    pub(crate) commit: Rows,
     pub(crate) rewindable: bool,
-    pub(crate) preview: Vec<u32>,
-    /// Rows of the scored part to score.
-    pub(crate) rows: Vec<usize>,
-    /// Per row of `rows` an id whose probability is wanted, or empty.
+    pub(crate) preview: Rows,
+}
+
+/// One part of a pass.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    pub(crate) ids: Vec<u32>,
+    /// Rows to score.
+    pub(crate) scored: Vec<usize>,
+    /// Per row of `scored` an id whose probability is wanted, or empty.
     pub(crate) probes: Vec<u32>,
-    /// Response position of row 0 of the scored part.
+    /// Response position of row 0.
     pub(crate) first_position: i32,
     /// The think-end ramp applies.
     pub(crate) think_open: bool,
     /// Rows are shaped and chosen here, from their logits.
     pub(crate) logits: bool,
+}
+
+impl Plan {
+    pub(crate) fn part(&self, part: Part) -> &Rows {
+        match part {
+            Part::Commit => &self.commit,
+            Part::Preview => &self.preview,
+        }
+    }
+
+    /// Whether the pass can decide anything.
+    pub(crate) fn decides(&self) -> bool {
+        !self.commit.scored.is_empty() || !self.preview.scored.is_empty()
+    }
 }
 
 /// What was chosen for a row.
@@ -62,38 +82,40 @@ impl Answer {
     /// The planned pass.
     pub(crate) fn step(&self) -> Step<'_> {
         let plan = &self.plan;
-        let score = if plan.rows.is_empty() {
+        let step = Step::commit(self.seq, &plan.commit.ids, self.score(Part::Commit));
+        let step = if plan.rewindable { step.rewindable() } else { step };
+        step.then_preview(&plan.preview.ids, self.score(Part::Preview))
+    }
+
+    fn score(&self, part: Part) -> Score<'_> {
+        let rows = self.plan.part(part);
+        if rows.scored.is_empty() {
             Score::None
-        } else if plan.logits {
-            Score::Logits { rows: &plan.rows }
+        } else if rows.logits {
+            Score::Logits { rows: &rows.scored }
         } else {
-            let shaping = self.shaping(&self.history);
-            Score::Picks { rows: &plan.rows, shaping, probes: &plan.probes }
-        };
-        if plan.preview.is_empty() {
-            let step = Step::commit(self.seq, &plan.commit, score);
-            if plan.rewindable { step.rewindable() } else { step }
-        } else {
-            Step::commit(self.seq, &plan.commit, Score::None).then_preview(&plan.preview, score)
+            let shaping = self.shaping(part, &self.history);
+            Score::Picks { rows: &rows.scored, shaping, probes: &rows.probes }
         }
     }
 
-    /// Shaping of the planned pass, with the penalties of `history`.
-    fn shaping<'a>(&'a self, history: &'a History) -> Shaping<'a> {
+    /// Shaping of a part of the planned pass, with the penalties of `history`.
+    fn shaping<'a>(&'a self, part: Part, history: &'a History) -> Shaping<'a> {
+        let rows = self.plan.part(part);
         Shaping {
             controls: &self.settings.controls,
             forbidden: &self.settings.forbidden,
             counts: if self.settings.penalises() { history.counts() } else { &[] },
-            first_position: self.plan.first_position,
-            think_open: self.plan.think_open,
+            first_position: rows.first_position,
+            think_open: rows.think_open,
         }
     }
 
-    /// The choice for the `i`th scored row, with the answer's own penalty counts.
+    /// The choice for the `i`th scored row of a part, with the answer's own penalty counts.
     ///
     /// `draw` tells apart the draws at one response position: the pass over the block.
-    pub(crate) fn choose(&self, scored: &mut Scored, i: usize, draw: u32) -> Result<Choice> {
-        self.choose_after(&self.history, scored, i, draw)
+    pub(crate) fn choose(&self, part: Part, scored: &mut Scored, i: usize, draw: u32) -> Result<Choice> {
+        self.choose_after(&self.history, part, scored, i, draw)
     }
 
     /// The same with the penalty counts of another history; needs the plan to ask for logits if
@@ -101,12 +123,14 @@ impl Answer {
     pub(crate) fn choose_after(
         &self,
         history: &History,
+        part: Part,
         scored: &mut Scored,
         i: usize,
         draw: u32,
     ) -> Result<Choice> {
-        let rows = &self.plan.rows;
-        let position = self.plan.first_position.saturating_add_unsigned(rows[i] as u32).max(0) as u32;
+        let planned = self.plan.part(part);
+        let rows = &planned.scored;
+        let position = planned.first_position.saturating_add_unsigned(rows[i] as u32).max(0) as u32;
         let sampling = &self.settings.sampling;
         let found = match scored {
             Scored::None => 0,
@@ -119,8 +143,8 @@ impl Answer {
         let (pick, drawn) = match scored {
             Scored::Logits { values, vocab } => {
                 let row = &mut values[i * *vocab..(i + 1) * *vocab];
-                self.shaping(history).apply(rows[i], row);
-                let pick = Pick::from_logits(row, self.plan.probes.get(i).copied());
+                self.shaping(part, history).apply(rows[i], row);
+                let pick = Pick::from_logits(row, planned.probes.get(i).copied());
                 let sampled = !sampling.is_greedy() && usable(&pick);
                 (pick, sampled.then(|| sampling.draw(row, &pick, position, draw)))
             }
@@ -144,18 +168,26 @@ impl Answer {
         let boundary = self.checkpoints.iter().find(|&&at| at > self.length).map(|at| at - self.length);
         let most = self.settings.chunk_rows.min(self.limits.max_rows).min(boundary.unwrap_or(usize::MAX));
         let rows = most.min(self.backlog.len());
-        self.plan = Plan { commit: self.backlog.drain(..rows).collect(), ..Plan::default() };
+        let ids = self.backlog.drain(..rows).collect();
+        self.plan = Plan { commit: Rows { ids, ..Rows::default() }, ..Plan::default() };
         self.backlog.is_empty()
     }
 
-    /// Scores the last row of the planned commit for the next token.
-    pub(crate) fn score_last_row(&mut self) {
-        let last = self.plan.commit.len() - 1;
+    /// Appends drafts to the planned commit, and scores them and the row before for the tokens that
+    /// follow each.
+    pub(crate) fn score_from_last_row(&mut self, drafts: &[u32]) {
         let think_open = self.think_open(std::iter::empty());
-        self.plan.rows = vec![last];
-        self.plan.first_position = self.next_position() - last as i32;
-        self.plan.think_open = think_open;
-        self.plan.logits = !self.settings.sampling.is_greedy();
+        let first = self.plan.commit.ids.len() - 1;
+        let first_position = self.next_position() - first as i32;
+        let logits = self.settings.chooses_here();
+        let commit = &mut self.plan.commit;
+        commit.ids.extend_from_slice(drafts);
+        commit.scored = (first..commit.ids.len()).collect();
+        commit.first_position = first_position;
+        commit.think_open = think_open;
+        // The penalties of a row behind a draft count that draft.
+        commit.logits = logits || !drafts.is_empty() && self.settings.penalises();
+        self.plan.rewindable = !drafts.is_empty();
     }
 
     /// Response position of the next token.
@@ -178,7 +210,7 @@ impl Answer {
     pub(crate) fn report(&mut self, work: Work<'_>, cost: &PassStats, sink: &mut Sink<'_>) {
         let event = PassEvent {
             pass: self.stats.passes - 1,
-            committed: self.plan.commit.len(),
+            committed: self.plan.commit.ids.len(),
             length: self.length,
             work,
             cost,

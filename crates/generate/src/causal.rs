@@ -1,6 +1,6 @@
 //! Ordinary decoding: one token a pass.
 
-use shamrock_model::{PassStats, Scored};
+use shamrock_model::{Part, PassStats, Scored};
 
 use crate::answer::Answer;
 use crate::error::Result;
@@ -10,7 +10,7 @@ use crate::outcome::Finish;
 /// Plans to commit what is known, the last row of it scored.
 pub(crate) fn plan(answer: &mut Answer) {
     if answer.plan_commit() {
-        answer.score_last_row();
+        answer.score_from_last_row(&[]);
     }
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn absorb(
     cost: &PassStats,
     sink: &mut Sink<'_>,
 ) -> Result<()> {
-    let choice = answer.choose(&mut scored, 0, 0)?;
+    let choice = answer.choose(Part::Commit, &mut scored, 0, 0)?;
     answer.report(Work::Decode { token: choice.token, confidence: choice.confidence }, cost, sink);
     if answer.finish.is_none() && answer.emit(choice.token, choice.confidence, sink) {
         if answer.room() == 0 {

@@ -1,19 +1,20 @@
-//! LowConfidence denoising.
+//! Denoising, block by block.
 //!
-//! A block starts as masks. Each preview scores the unresolved rows and fixes those whose confidence
-//! exceeds the threshold, or else the single most confident one. Penalty counts do not change
+//! A block starts as masks. Each preview scores the unresolved rows and fixes those that the
+//! [`Rule`](crate::Rule) picks, or else the single most confident one. Penalty counts do not change
 //! inside a block. A resolved block is emitted in order; unless that ends the answer, its commit
 //! shares a pass with the next block's first preview.
 //!
 //! Where the context has less room than a block, the last block is as short as the room.
 
-use shamrock_model::{PassStats, Scored};
+use shamrock_model::{Part, PassStats, Scored};
 
-use crate::answer::{Answer, Choice};
+use crate::answer::{Answer, Choice, Rows};
 use crate::error::Result;
 use crate::event::{Sink, Work};
-use crate::options::Settle;
 use crate::outcome::Finish;
+use crate::rule::Candidate;
+use crate::savings::Saving;
 
 /// The block being resolved.
 pub(crate) struct Denoise {
@@ -23,6 +24,8 @@ pub(crate) struct Denoise {
     pending: Vec<usize>,
     /// Leading rows that may be emitted.
     want: usize,
+    /// Rows in doubt have been masked again.
+    reviewed: bool,
     /// Number of the block, and of the pass over it.
     block: usize,
     step: usize,
@@ -41,6 +44,7 @@ impl Denoise {
             confidence: vec![0.0; rows],
             pending: (0..rows).collect(),
             want: rows.min(answer.remaining()),
+            reviewed: false,
             block,
             step: 0,
         }
@@ -49,16 +53,24 @@ impl Denoise {
     /// Plans the next commit and, once nothing is left to commit, a preview with it.
     pub(crate) fn plan(&self, answer: &mut Answer) {
         let committed = answer.plan_commit();
-        if !committed || answer.plan.commit.len() + self.ids.len() > answer.limits.max_rows {
+        let commit = answer.plan.commit.ids.len();
+        let apart = commit > 0 && !answer.settings.savings.has(Saving::Fuse);
+        if !committed || apart || commit + self.ids.len() > answer.limits.max_rows {
             return;
         }
         let fixed = (0..self.ids.len()).filter(|row| !self.pending.contains(row)).map(|row| self.ids[row]);
-        let think_open = answer.think_open(fixed);
-        answer.plan.preview = self.ids.clone();
-        answer.plan.rows = self.pending.clone();
-        answer.plan.first_position = answer.next_position();
-        answer.plan.think_open = think_open;
-        answer.plan.logits = !answer.settings.sampling.is_greedy();
+        answer.plan.preview = Rows {
+            ids: self.ids.clone(),
+            scored: if answer.settings.savings.has(Saving::Head) {
+                self.pending.clone()
+            } else {
+                (0..self.ids.len()).collect()
+            },
+            probes: Vec::new(),
+            first_position: answer.next_position(),
+            think_open: answer.think_open(fixed),
+            logits: answer.settings.chooses_here(),
+        };
     }
 
     /// Fixes rows; emits the block when it is resolved.
@@ -69,11 +81,14 @@ impl Denoise {
         cost: &PassStats,
         sink: &mut Sink<'_>,
     ) -> Result<()> {
-        let choices: Vec<Choice> = (0..self.pending.len())
-            .map(|i| answer.choose(&mut scored, i, self.step as u32))
-            .collect::<Result<_>>()?;
-        self.fix(&choices, answer, cost, sink);
-        if answer.finish.is_some() || !self.settled(answer) {
+        let mut open = Vec::with_capacity(self.pending.len());
+        let rows = answer.plan.preview.scored.iter().copied().enumerate();
+        for (i, row) in rows.filter(|(_, row)| self.pending.contains(row)) {
+            let choice = answer.choose(Part::Preview, &mut scored, i, self.step as u32)?;
+            open.push(candidate(row, &choice));
+        }
+        self.fix(&open, answer, cost, sink);
+        if answer.finish.is_some() || self.review(answer) || !self.settled(answer) {
             return Ok(());
         }
         answer.stats.blocks += 1;
@@ -91,21 +106,19 @@ impl Denoise {
         Ok(())
     }
 
-    /// Fixes every row above the threshold, or the first of the most confident ones.
-    fn fix(&mut self, choices: &[Choice], answer: &mut Answer, cost: &PassStats, sink: &mut Sink<'_>) {
-        let threshold = answer.settings.threshold;
-        let mut fixed: Vec<usize> =
-            (0..choices.len()).filter(|&i| choices[i].confidence > threshold).collect();
+    /// Fixes the rows that the rule picks, or the first of the most confident ones.
+    fn fix(&mut self, open: &[Candidate], answer: &mut Answer, cost: &PassStats, sink: &mut Sink<'_>) {
+        let mut fixed = answer.settings.rule.unmask().fix(open, self.ids.len());
+        fixed.sort_unstable();
         let forced = fixed.is_empty();
         if forced {
             // `reduce` keeps the earlier of two equals, which `max_by` would not.
-            let better =
-                |a: usize, b: usize| if choices[b].confidence > choices[a].confidence { b } else { a };
-            fixed.extend((0..choices.len()).reduce(better));
+            let better = |a: usize, b: usize| if open[b].confidence > open[a].confidence { b } else { a };
+            fixed.extend((0..open.len()).reduce(better));
         }
-        let rows: Vec<usize> = fixed.iter().map(|&i| self.pending[i]).collect();
-        let tokens: Vec<u32> = fixed.iter().map(|&i| choices[i].token).collect();
-        let confidence: Vec<f32> = fixed.iter().map(|&i| choices[i].confidence).collect();
+        let rows: Vec<usize> = fixed.iter().map(|&i| open[i].row).collect();
+        let tokens: Vec<u32> = fixed.iter().map(|&i| open[i].token).collect();
+        let confidence: Vec<f32> = fixed.iter().map(|&i| open[i].confidence).collect();
         for ((&row, &token), &confidence) in rows.iter().zip(&tokens).zip(&confidence) {
             self.ids[row] = token;
             self.confidence[row] = confidence;
@@ -125,14 +138,50 @@ impl Denoise {
         answer.report(work, cost, sink);
     }
 
+    /// Masks the rows in doubt again when the block is resolved for the first time; true if the
+    /// block must go on for them.
+    fn review(&mut self, answer: &Answer) -> bool {
+        let rule = answer.settings.rule.unmask();
+        let doubted: Vec<usize> = (0..self.ids.len())
+            .filter(|row| !self.pending.contains(row) && rule.doubts(self.confidence[*row]))
+            .collect();
+        // Rows that will not be emitted need no second look, but with one that will they get theirs,
+        // so that what is emitted does not depend on whether the block was settled early.
+        let matters = doubted.first().is_some_and(|&row| row < self.emitted(answer));
+        if self.reviewed || !matters {
+            return false;
+        }
+        if self.pending.is_empty() {
+            self.reviewed = true;
+            doubted.iter().for_each(|&row| self.ids[row] = answer.settings.mask);
+            self.pending = doubted;
+        }
+        true
+    }
+
+    /// Leading rows that would be emitted if no further row were fixed differently.
+    fn emitted(&self, answer: &Answer) -> usize {
+        let stop = self.ids[..self.want].iter().position(|&id| answer.settings.stops(id));
+        stop.map_or(self.want, |stop| stop + 1)
+    }
+
     /// Whether no further pass over this block can change what is emitted.
     fn settled(&self, answer: &Answer) -> bool {
         let Some(&open) = self.pending.first() else {
             return true;
         };
-        let stopped = || self.ids[..open.min(self.want)].iter().any(|&id| answer.settings.stops(id));
         // `want` falls short of the block only where the token limit does.
-        let reached = self.want < self.ids.len() && open >= self.want;
-        answer.settings.settle == Settle::Answer && (reached || stopped())
+        answer.settings.savings.has(Saving::Settle) && self.emitted(answer) <= open
+    }
+}
+
+fn candidate(row: usize, choice: &Choice) -> Candidate {
+    let pick = &choice.pick;
+    Candidate {
+        row,
+        token: choice.token,
+        confidence: choice.confidence,
+        rival: if choice.token == pick.token { pick.runner_up } else { pick.probability },
+        entropy: pick.entropy,
     }
 }

@@ -1,11 +1,15 @@
-//! Self-speculation: one preview of the pending token and masks proposes, one causal pass verifies.
+//! Self-speculation as the specification has it: one preview of the pending token and masks
+//! proposes, one causal pass verifies.
 //!
 //! The state ends behind the last accepted draft; the token after it, which the verifying row
-//! itself chose, is emitted but committed only by the next round.
+//! itself chose, is emitted but committed only by the next round. With typical acceptance the text
+//! depends on the drafts, so the rounds are just these; exact drafting has a cheaper form,
+//! [`Lookahead`](crate::lookahead::Lookahead).
 
-use shamrock_model::{Executor, PassStats, Scored};
+use shamrock_model::executor::StepOutput;
+use shamrock_model::{Executor, Part, PassStats, Scored};
 
-use crate::answer::{Answer, Choice, Plan};
+use crate::answer::{Answer, Choice, Plan, Rows};
 use crate::error::Result;
 use crate::event::{Sink, Work};
 use crate::options::Accept;
@@ -25,36 +29,31 @@ pub(crate) enum Draft {
 impl Draft {
     /// Plans the next pass of the round.
     pub(crate) fn plan(&self, answer: &mut Answer) {
+        answer.plan = Plan::default();
         match self {
             Draft::Prompt => {
                 if answer.plan_commit() {
-                    answer.score_last_row();
+                    answer.score_from_last_row(&[]);
                 }
             }
             // The response holds the pending token of row 0 already, so row r fills position n + r.
             Draft::Propose(rows) => {
-                answer.plan = Plan {
-                    preview: rows.clone(),
-                    rows: (1..rows.len()).collect(),
+                answer.plan.preview = Rows {
+                    ids: rows.clone(),
+                    scored: (1..rows.len()).collect(),
                     first_position: answer.next_position() - 1,
                     think_open: answer.think_open(std::iter::empty()),
-                    ..Plan::default()
+                    ..Rows::default()
                 };
             }
             Draft::Verify(rows) => {
-                let exact = answer.settings.accept == Accept::Exact;
-                // The last row verifies nothing; its probe only fills the list.
-                let probes = rows[1..].iter().chain(&rows[..1]).copied();
-                answer.plan = Plan {
-                    commit: rows.clone(),
-                    rewindable: rows.len() > 1,
-                    rows: (0..rows.len()).collect(),
-                    probes: if exact { Vec::new() } else { probes.collect() },
-                    first_position: answer.next_position(),
-                    think_open: answer.think_open(std::iter::empty()),
-                    logits: !answer.settings.sampling.is_greedy() || exact && answer.settings.penalises(),
-                    ..Plan::default()
-                };
+                answer.plan.commit.ids = rows[..1].to_vec();
+                answer.score_from_last_row(&rows[1..]);
+                if answer.settings.accept != Accept::Exact {
+                    // The last row verifies nothing; its probe only fills the list.
+                    answer.plan.commit.probes = rows[1..].iter().chain(&rows[..1]).copied().collect();
+                    answer.plan.commit.logits = answer.settings.chooses_here();
+                }
             }
         }
     }
@@ -65,13 +64,14 @@ impl Draft {
         answer: &mut Answer,
         session: &mut Session,
         executor: &mut dyn Executor,
-        mut scored: Scored,
+        output: StepOutput,
         cost: &PassStats,
         sink: &mut Sink<'_>,
     ) -> Result<()> {
+        let StepOutput { mut commit, mut preview } = output;
         match self {
             Draft::Prompt => {
-                let choice = answer.choose(&mut scored, 0, 0)?;
+                let choice = answer.choose(Part::Commit, &mut commit, 0, 0)?;
                 let work = Work::Decode { token: choice.token, confidence: choice.confidence };
                 answer.report(work, cost, sink);
                 if answer.finish.is_none() && answer.emit(choice.token, choice.confidence, sink) {
@@ -81,7 +81,7 @@ impl Draft {
             Draft::Propose(rows) => {
                 let mut confidence = Vec::with_capacity(rows.len() - 1);
                 for (i, row) in rows[1..].iter_mut().enumerate() {
-                    let choice = answer.choose(&mut scored, i, 0)?;
+                    let choice = answer.choose(Part::Preview, &mut preview, i, 0)?;
                     *row = choice.token;
                     confidence.push(choice.confidence);
                 }
@@ -90,17 +90,18 @@ impl Draft {
             }
             Draft::Verify(rows) => {
                 let rows = std::mem::take(rows);
-                let (accepted, bonus) = verify(answer, &rows, scored)?;
+                let drafts = &rows[1..];
+                let (accepted, bonus) = verify(answer, drafts, commit)?;
                 let work = Work::Verify {
                     width: rows.len(),
-                    drafts: &rows[1..],
+                    drafts,
                     accepted: accepted.len(),
                     bonus: bonus.token,
+                    ahead: &[],
+                    confidence: &[],
                 };
                 answer.report(work, cost, sink);
-                let kept = emit_round(answer, &rows, &accepted, &bonus, sink);
-                session.rewind(executor, answer.length - rows.len() + kept)?;
-                answer.length = session.committed().len();
+                emit_round(answer, session, executor, drafts, &accepted, &bonus, sink)?;
                 if answer.finish.is_none() {
                     *self = next_round(answer, bonus.token);
                 }
@@ -128,15 +129,15 @@ fn next_round(answer: &mut Answer, pending: u32) -> Draft {
 }
 
 /// Confidences of the leading drafts that hold, and the choice of the row behind them.
-fn verify(answer: &Answer, rows: &[u32], mut scored: Scored) -> Result<(Vec<f32>, Choice)> {
+pub(crate) fn verify(answer: &Answer, drafts: &[u32], mut scored: Scored) -> Result<(Vec<f32>, Choice)> {
     let controls = &answer.settings.controls;
     let exact = answer.settings.accept == Accept::Exact;
     let mut history = answer.history.clone();
     let mut accepted = Vec::new();
     loop {
         let row = accepted.len();
-        let choice = answer.choose_after(&history, &mut scored, row, 0)?;
-        let Some(&draft) = rows.get(row + 1) else {
+        let choice = answer.choose_after(&history, Part::Commit, &mut scored, row, 0)?;
+        let Some(&draft) = drafts.get(row) else {
             return Ok((accepted, choice));
         };
         let (holds, confidence) = match answer.settings.accept {
@@ -148,7 +149,7 @@ fn verify(answer: &Answer, rows: &[u32], mut scored: Scored) -> Result<(Vec<f32>
         };
         // Rows behind a think-end token were shaped as if thinking were still open: let it be the
         // round's last token, as causal decoding would see it.
-        let closes_thinking = answer.plan.think_open
+        let closes_thinking = answer.plan.commit.think_open
             && controls.think_end_ramp.strength != 0.0
             && controls.think_end_id == Some(draft);
         if !holds || exact && closes_thinking {
@@ -161,23 +162,28 @@ fn verify(answer: &Answer, rows: &[u32], mut scored: Scored) -> Result<(Vec<f32>
     }
 }
 
-/// Emits the accepted drafts and the bonus. Returns how many of the round's rows stay: those of
-/// tokens that were emitted.
-fn emit_round(
+/// Emits the accepted drafts and the bonus, and rewinds to the rows of tokens that were emitted.
+pub(crate) fn emit_round(
     answer: &mut Answer,
-    rows: &[u32],
+    session: &mut Session,
+    executor: &mut dyn Executor,
+    drafts: &[u32],
     accepted: &[f32],
     bonus: &Choice,
     sink: &mut Sink<'_>,
-) -> usize {
-    if answer.finish.is_some() {
-        return 1;
-    }
-    for (i, (&draft, &confidence)) in rows[1..].iter().zip(accepted).enumerate() {
-        if !answer.emit(draft, confidence, sink) {
-            return i + 2;
+) -> Result<()> {
+    let mut kept = 0;
+    if answer.finish.is_none() {
+        let held = drafts.iter().zip(accepted);
+        kept = held.take_while(|&(&draft, &confidence)| answer.emit(draft, confidence, sink)).count();
+        if answer.finish.is_none() {
+            answer.emit(bonus.token, bonus.confidence, sink);
+        } else {
+            // The draft that ended the answer was emitted too.
+            kept += 1;
         }
     }
-    answer.emit(bonus.token, bonus.confidence, sink);
-    accepted.len() + 1
+    session.rewind(executor, answer.length - drafts.len() + kept)?;
+    answer.length = session.committed().len();
+    Ok(())
 }

@@ -71,9 +71,10 @@ pub enum Work<'a> {
         /// How sure.
         confidence: &'a [f32],
     },
-    /// A causal pass over the pending token and the drafts.
+    /// A causal pass over the pending token and the drafts, and perhaps a preview of what follows
+    /// them.
     Verify {
-        /// Rows of the pass.
+        /// Rows of the causal part from the pending token on.
         width: usize,
         /// The drafts.
         drafts: &'a [u32],
@@ -81,6 +82,13 @@ pub enum Work<'a> {
         accepted: usize,
         /// The token after the accepted ones.
         bonus: u32,
+        /// What the preview proposes from the place of `bonus` on, had all drafts held; new drafts
+        /// if its first is `bonus`.
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        ahead: &'a [u32],
+        /// How sure of those.
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        confidence: &'a [f32],
     },
     /// A causal pass whose last row is the next token.
     Decode {

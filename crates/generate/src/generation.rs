@@ -3,13 +3,16 @@
 use shamrock_model::executor::StepOutput;
 use shamrock_model::{Executor, PassStats, Step};
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Plan};
 use crate::denoise::Denoise;
 use crate::draft::Draft;
 use crate::error::Result;
 use crate::event::{Sink, Work};
-use crate::options::Mode;
+use crate::lookahead::{Lookahead, Policy};
+use crate::options::{Accept, Mode};
 use crate::outcome::{Finish, Outcome};
+use crate::pace::Pace;
+use crate::savings::Saving;
 use crate::session::Session;
 use crate::{causal, outcome};
 
@@ -26,14 +29,20 @@ pub struct Generation {
 enum ModeState {
     Denoise(Denoise),
     Draft(Draft),
+    Lookahead(Lookahead),
     Causal,
 }
 
 impl Generation {
-    pub(crate) fn new(answer: Answer) -> Generation {
-        let mode = match answer.settings.mode {
+    pub(crate) fn new(answer: Answer, pace: Pace) -> Generation {
+        let settings = &answer.settings;
+        let mode = match settings.mode {
             Mode::Denoise => ModeState::Denoise(Denoise::new(&answer)),
+            Mode::Draft if settings.accept == Accept::Exact && settings.savings.has(Saving::Fuse) => {
+                ModeState::Lookahead(Lookahead::new(Policy::Fixed { ahead: settings.ahead }, pace))
+            }
             Mode::Draft => ModeState::Draft(Draft::Prompt),
+            Mode::Auto => ModeState::Lookahead(Lookahead::new(Policy::Learned, pace)),
             Mode::Causal => ModeState::Causal,
         };
         let mut generation = Generation { answer, mode };
@@ -66,22 +75,23 @@ impl Generation {
     ) -> Result<()> {
         let answer = &mut self.answer;
         debug_assert_eq!(session.sequence(), Some(answer.seq), "a generation runs on its own session");
-        account(&mut answer.stats, &answer.plan.commit, &answer.plan.preview, cost);
-        session.committed_more(&answer.plan.commit);
-        answer.length += answer.plan.commit.len();
-        if !answer.plan.commit.is_empty() && answer.checkpoints.contains(&answer.length) {
+        account(&mut answer.stats, &answer.plan, cost);
+        let committed = &answer.plan.commit.ids;
+        session.committed_more(committed);
+        answer.length += committed.len();
+        if !committed.is_empty() && answer.checkpoints.contains(&answer.length) {
             session.checkpoint(executor);
         }
-        let scored = if answer.plan.preview.is_empty() { output.commit } else { output.preview };
-        if answer.plan.rows.is_empty() {
-            answer.report(Work::Commit, cost, sink);
-        } else {
+        if answer.plan.decides() {
             answer.stats.deciding += 1;
             match &mut self.mode {
-                ModeState::Denoise(block) => block.absorb(answer, scored, cost, sink)?,
-                ModeState::Draft(round) => round.absorb(answer, session, executor, scored, cost, sink)?,
-                ModeState::Causal => causal::absorb(answer, scored, cost, sink)?,
+                ModeState::Denoise(block) => block.absorb(answer, output.preview, cost, sink)?,
+                ModeState::Draft(round) => round.absorb(answer, session, executor, output, cost, sink)?,
+                ModeState::Lookahead(round) => round.absorb(answer, session, executor, output, cost, sink)?,
+                ModeState::Causal => causal::absorb(answer, output.commit, cost, sink)?,
             }
+        } else {
+            answer.report(Work::Commit, cost, sink);
         }
         self.plan();
         Ok(())
@@ -92,16 +102,17 @@ impl Generation {
         let answer = &mut self.answer;
         if answer.settings.max_tokens == 0 && answer.finish.is_none() {
             answer.plan_commit();
-            if answer.plan.commit.is_empty() {
+            if answer.plan.commit.ids.is_empty() {
                 answer.finish = Some(Finish::Length);
             }
         }
         if answer.finish.is_some() {
             answer.stats.elapsed = answer.started.elapsed();
         } else if answer.settings.max_tokens > 0 {
-            match &self.mode {
+            match &mut self.mode {
                 ModeState::Denoise(block) => block.plan(answer),
                 ModeState::Draft(round) => round.plan(answer),
+                ModeState::Lookahead(round) => round.plan(answer),
                 ModeState::Causal => causal::plan(answer),
             }
         }
@@ -117,9 +128,12 @@ impl Generation {
     }
 }
 
-fn account(stats: &mut outcome::Stats, commit: &[u32], preview: &[u32], cost: &PassStats) {
+fn account(stats: &mut outcome::Stats, plan: &Plan, cost: &PassStats) {
+    let (commit, preview) = (&plan.commit, &plan.preview);
     stats.passes += 1;
-    stats.previews += usize::from(!preview.is_empty());
-    stats.commits += usize::from(!commit.is_empty());
+    stats.previews += usize::from(!preview.ids.is_empty());
+    stats.commits += usize::from(!commit.ids.is_empty());
+    stats.rows += commit.ids.len() + preview.ids.len();
+    stats.scored += commit.scored.len() + preview.scored.len();
     stats.total.add(cost);
 }

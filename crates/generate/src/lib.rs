@@ -1,11 +1,12 @@
-//! From a prompt to an answer: the three generation modes, written once over
+//! From a prompt to an answer: the generation modes, written once over
 //! [`Executor`](shamrock_model::Executor) and knowing neither a backend nor text.
 //!
 //! | mode | how an answer is made |
 //! |---|---|
 //! | [`Mode::Denoise`] | a block of masks is previewed until every row is fixed, then committed |
-//! | [`Mode::Draft`] | one preview proposes, one scored commit verifies, the rest is rewound |
+//! | [`Mode::Draft`] | a preview proposes, a scored commit verifies, the rest is rewound |
 //! | [`Mode::Causal`] | the trunk's ordinary decoding, one token a pass |
+//! | [`Mode::Auto`] | exact drafting or causal decoding, whatever is faster now |
 //!
 //! A [`Session`] is one conversation on one executor sequence. [`Session::generate`] runs an answer
 //! to its end; [`Session::start`] gives the same answer as a [`Generation`], a state machine which
@@ -44,9 +45,13 @@ mod error;
 mod event;
 mod generation;
 mod history;
+mod lookahead;
 mod options;
 mod outcome;
+mod pace;
+pub mod rule;
 mod sampling;
+mod savings;
 mod session;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -54,7 +59,10 @@ pub mod testing;
 pub use error::{Error, Result};
 pub use event::{Event, PassEvent, Sink, Work};
 pub use generation::Generation;
-pub use options::{Accept, Mode, Options, Settle};
+pub use options::{Accept, Mode, Options};
 pub use outcome::{Finish, Outcome, Stats};
+pub use pace::Pace;
+pub use rule::Rule;
 pub use sampling::Sampling;
+pub use savings::{Saving, Savings};
 pub use session::{Session, SessionOptions, reusable};

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use shamrock_model::{Config, Controls};
 
 use crate::error::{Error, Result};
+use crate::rule::Rule;
 use crate::sampling::Sampling;
+use crate::savings::Savings;
 
 /// How an answer is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,9 +21,15 @@ pub enum Mode {
     Draft,
     /// One token a pass.
     Causal,
+    /// Exact drafting or causal decoding, chosen before every pass from what passes cost and drafts
+    /// gain: the text of [`Mode::Causal`] at the speed of the better of the two.
+    Auto,
 }
 
 impl Mode {
+    /// Every mode.
+    pub const ALL: [Mode; 4] = [Mode::Denoise, Mode::Draft, Mode::Causal, Mode::Auto];
+
     /// The mode a model was trained for: denoise with a block record, causal without.
     pub fn default_for(config: &Config) -> Mode {
         if config.block.is_some() { Mode::Denoise } else { Mode::Causal }
@@ -33,6 +41,7 @@ impl Mode {
             Mode::Denoise => "denoise",
             Mode::Draft => "draft",
             Mode::Causal => "causal",
+            Mode::Auto => "auto",
         }
     }
 }
@@ -47,10 +56,10 @@ impl FromStr for Mode {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Mode> {
-        [Mode::Denoise, Mode::Draft, Mode::Causal]
+        Mode::ALL
             .into_iter()
             .find(|mode| mode.as_str() == name)
-            .ok_or_else(|| invalid("mode", format!("{name:?} is none of denoise, draft, causal")))
+            .ok_or_else(|| invalid("mode", format!("{name:?} is none of denoise, draft, causal, auto")))
     }
 }
 
@@ -89,18 +98,6 @@ impl FromStr for Accept {
     }
 }
 
-/// How far the last block of a denoised answer is resolved. The emitted tokens are the same.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Settle {
-    /// Until the answer is decided: once every row up to the first stop id, or up to the token
-    /// limit, is fixed, the rows behind cost no further pass.
-    #[default]
-    Answer,
-    /// Every row, as the specification has it; for comparing traces.
-    Block,
-}
-
 /// What is asked of one answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
@@ -108,12 +105,17 @@ pub struct Options {
     pub mode: Mode,
     /// Most tokens to emit; 0 only commits the prompt.
     pub max_tokens: usize,
-    /// Confidence that a row must exceed to be fixed, 0..=1; `None` takes the model's.
-    pub threshold: Option<f32>,
+    /// Which rows of a block a pass fixes; `None` takes the model's threshold.
+    pub rule: Option<Rule>,
     /// Rows of a denoised block, 1..=256; `None` takes the model's. Need not divide the model's.
     pub block_size: Option<usize>,
-    /// Rows of a draft with its pending token, 2..=256; `None` takes 16 or the block size if less.
+    /// Rows of a draft, 2..=256: the most that one pass verifies. `None` takes 16 or the block size
+    /// if less.
     pub draft_width: Option<usize>,
+    /// In [`Mode::Draft`] with [`Accept::Exact`]: a pass that verifies drafts also previews what
+    /// follows them, which saves a pass if all of them hold and is for nothing if not.
+    /// [`Mode::Auto`] decides this for each pass.
+    pub ahead: bool,
     /// When a draft is kept.
     pub accept: Accept,
     /// How a token is chosen from a row.
@@ -124,8 +126,8 @@ pub struct Options {
     pub suppress: Vec<u32>,
     /// Emit stop ids like any other token. The ramp on them stays.
     pub ignore_eos: bool,
-    /// How far the last block is resolved.
-    pub settle: Settle,
+    /// Which work is left out because it cannot change the answer.
+    pub savings: Savings,
     /// Most prompt rows of one pass, at least 1; the executor's limit holds too. Smaller chunks let
     /// an answer be cancelled sooner.
     pub chunk_rows: usize,
@@ -144,15 +146,16 @@ impl Options {
         Options {
             mode,
             max_tokens: usize::MAX,
-            threshold: None,
+            rule: None,
             block_size: None,
             draft_width: None,
+            ahead: false,
             accept: Accept::default(),
             sampling: Sampling::GREEDY,
             controls: None,
             suppress: Vec::new(),
             ignore_eos: false,
-            settle: Settle::default(),
+            savings: Savings::ALL,
             chunk_rows: Options::CHUNK_ROWS,
             checkpoints: Vec::new(),
         }
@@ -177,10 +180,11 @@ impl Options {
 pub(crate) struct Settings {
     pub(crate) mode: Mode,
     pub(crate) max_tokens: usize,
-    pub(crate) threshold: f32,
+    pub(crate) rule: Rule,
     /// Of a denoised block.
     pub(crate) block_size: usize,
     pub(crate) draft_width: usize,
+    pub(crate) ahead: bool,
     /// Stands in unresolved rows; meaningless in causal mode on a plain trunk.
     pub(crate) mask: u32,
     pub(crate) accept: Accept,
@@ -189,30 +193,34 @@ pub(crate) struct Settings {
     /// Suppressed ids and the mask.
     pub(crate) forbidden: Vec<u32>,
     pub(crate) ignore_eos: bool,
-    pub(crate) settle: Settle,
+    pub(crate) savings: Savings,
     pub(crate) chunk_rows: usize,
 }
 
 impl Settings {
     pub(crate) fn resolve(options: &Options, config: &Config) -> Result<Settings> {
         let block = config.block.as_ref();
-        if block.is_none() && options.mode != Mode::Causal {
-            return Err(Error::NotBlockDiffusion(options.mode));
-        }
+        let mode = match options.mode {
+            // Without drafts to choose from only decoding is left.
+            Mode::Auto if block.is_none() => Mode::Causal,
+            mode if block.is_none() && mode != Mode::Causal => return Err(Error::NotBlockDiffusion(mode)),
+            mode => mode,
+        };
         let trained = block.map_or(1, |b| b.block_size);
         let settings = Settings {
-            mode: options.mode,
+            mode,
             max_tokens: options.max_tokens,
-            threshold: options.threshold.unwrap_or(block.map_or(1.0, |b| b.threshold)),
+            rule: options.rule.clone().unwrap_or(Rule::threshold(block.map_or(1.0, |b| b.threshold))),
             block_size: options.block_size.unwrap_or(trained),
             draft_width: options.draft_width.unwrap_or(trained.clamp(2, 16)),
+            ahead: options.ahead,
             mask: block.map_or(0, |b| b.mask_id),
             accept: options.accept,
             sampling: options.sampling,
             controls: options.controls.as_ref().unwrap_or(&config.controls).clone(),
             forbidden: block.map(|b| b.mask_id).into_iter().chain(options.suppress.iter().copied()).collect(),
             ignore_eos: options.ignore_eos,
-            settle: options.settle,
+            savings: options.savings,
             chunk_rows: options.chunk_rows,
         };
         settings.check()?;
@@ -223,7 +231,10 @@ impl Settings {
         count("block_size", self.block_size, 1, 256)?;
         count("draft_width", self.draft_width, 2, 256)?;
         count("chunk_rows", self.chunk_rows, 1, usize::MAX)?;
-        number("threshold", self.threshold, 0.0, 1.0)?;
+        self.rule.check()?;
+        if self.mode == Mode::Auto && self.accept != Accept::Exact {
+            return Err(invalid("accept", "mode auto keeps exactly the text of causal decoding".into()));
+        }
         if let Accept::Typical { ratio, delta } = self.accept {
             number("accept.ratio", ratio, 0.0, 1.0)?;
             number("accept.delta", delta, 0.0, f32::MAX)?;
@@ -243,6 +254,11 @@ impl Settings {
     /// Whether an id ends the answer.
     pub(crate) fn stops(&self, id: u32) -> bool {
         !self.ignore_eos && self.controls.stop_ids.contains(&id)
+    }
+
+    /// Whether rows are always shaped and chosen from their logits.
+    pub(crate) fn chooses_here(&self) -> bool {
+        !self.sampling.is_greedy()
     }
 
     /// Whether the ids of the response change later logits.
@@ -287,13 +303,13 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for mode in [Mode::Denoise, Mode::Draft, Mode::Causal] {
+        for mode in Mode::ALL {
             assert_eq!(mode.to_string().parse::<Mode>().unwrap(), mode);
             assert_eq!(serde_json::to_value(mode).unwrap(), mode.as_str());
         }
         assert_eq!(
             "Denoise".parse::<Mode>().unwrap_err().to_string(),
-            "option mode: \"Denoise\" is none of denoise, draft, causal"
+            "option mode: \"Denoise\" is none of denoise, draft, causal, auto"
         );
         assert_eq!("typical".parse::<Accept>().unwrap(), Accept::Typical { ratio: 0.9, delta: 0.6 });
     }

@@ -53,6 +53,10 @@ pub struct Stats {
     pub previews: usize,
     /// Passes that committed rows.
     pub commits: usize,
+    /// Rows that ran through the layers, in commits and previews.
+    pub rows: usize,
+    /// Of these, rows that ran through the head.
+    pub scored: usize,
     /// Blocks denoised or rounds drafted.
     pub blocks: usize,
     /// From the start until the first token was emitted.

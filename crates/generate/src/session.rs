@@ -12,6 +12,7 @@ use crate::generation::Generation;
 use crate::history::History;
 use crate::options::{Mode, Options, Settings};
 use crate::outcome::{Outcome, Stats};
+use crate::pace::Pace;
 
 /// Options of a [`Session`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,7 @@ pub struct Session {
     committed: Vec<u32>,
     /// Least recently used first.
     checkpoints: VecDeque<Checkpoint>,
+    pace: Pace,
 }
 
 #[derive(Debug)]
@@ -63,6 +65,12 @@ impl Session {
     /// The same with options.
     pub fn with_options(options: SessionOptions) -> Session {
         Session { options, ..Session::default() }
+    }
+
+    /// The same with what [`Mode::Auto`] has learned on this executor elsewhere.
+    #[must_use]
+    pub fn with_pace(self, pace: Pace) -> Session {
+        Session { pace, ..self }
     }
 
     /// Ids the executor holds for this session.
@@ -133,7 +141,7 @@ impl Session {
             checkpoints.push(prompt.len());
             checkpoints.sort_unstable();
         }
-        Ok(Generation::new(Answer {
+        let answer = Answer {
             seq,
             settings,
             limits,
@@ -147,7 +155,8 @@ impl Session {
             finish: None,
             stats: Stats { prompt_tokens: prompt.len(), cached_tokens: cached, ..Stats::default() },
             started,
-        }))
+        };
+        Ok(Generation::new(answer, self.pace.clone()))
     }
 
     /// Makes the sequence hold as much of the prompt as is known, and nothing else.
@@ -293,7 +302,7 @@ impl Session {
 pub fn reusable(prompt: &[u32], mode: Mode) -> &[u32] {
     match mode {
         Mode::Denoise => prompt,
-        Mode::Draft | Mode::Causal => &prompt[..prompt.len().saturating_sub(1)],
+        Mode::Draft | Mode::Causal | Mode::Auto => &prompt[..prompt.len().saturating_sub(1)],
     }
 }
 

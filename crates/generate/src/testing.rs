@@ -1,5 +1,7 @@
 //! A model-free executor for tests of what generates: made-up logits, real sequence semantics.
 
+use std::time::Duration;
+
 use shamrock_model::config::{AttentionConfig, BlockConfig, GdnConfig, MoeConfig};
 use shamrock_model::executor::StepOutput;
 use shamrock_model::{
@@ -20,11 +22,16 @@ pub struct ScriptedExecutor {
     sequences: Sequences<Vec<u32>>,
     passes: usize,
     fails_at: Option<usize>,
+    clock: Box<Clock>,
 }
+
+/// Time of a pass by its committed and previewed rows.
+type Clock = dyn Fn(usize, usize) -> Duration + Send;
 
 /// The made-up logits.
 struct Script {
     seed: u64,
+    agreement: Option<f64>,
 }
 
 impl ScriptedExecutor {
@@ -59,12 +66,26 @@ impl ScriptedExecutor {
         };
         let limits = Limits { max_context: config.max_context, max_rows: 64, max_sequences: 64 };
         ScriptedExecutor {
-            script: Script { seed },
+            script: Script { seed, agreement: None },
             config,
             sequences: Sequences::new(limits),
             passes: 0,
             fails_at: None,
+            clock: Box::new(|_, _| Duration::ZERO),
         }
+    }
+
+    /// With passes that say they took this long, by the rows they committed and previewed in all.
+    pub fn with_clock(mut self, clock: impl Fn(usize, usize) -> Duration + Send + 'static) -> Self {
+        self.clock = Box::new(clock);
+        self
+    }
+
+    /// With previews that foresee greedy decoding: each row proposes, all equally sure, what
+    /// decoding will choose with this probability, and something else otherwise.
+    pub fn with_agreement(mut self, probability: f64) -> Self {
+        self.script.agreement = Some(probability);
+        self
     }
 
     /// With another context length.
@@ -134,9 +155,28 @@ impl Script {
             self.logits(seen, self.context(&ids[..seen]))
         });
         let block = hash(self.context(step.preview), self.context(&ids));
-        let preview =
-            self.score(&step.preview_score, |row| self.logits(ids.len() + row, hash(block, row as u64)));
+        let foreseen = self.foresee(&ids, step.preview.len());
+        let preview = self.score(&step.preview_score, |row| match foreseen.get(row) {
+            Some(&token) => certain(token),
+            None => self.logits(ids.len() + row, hash(block, row as u64)),
+        });
         StepOutput { commit, preview }
+    }
+
+    /// What the rows of a preview behind `ids` propose with an [agreement](ScriptedExecutor::with_agreement).
+    fn foresee(&self, ids: &[u32], rows: usize) -> Vec<u32> {
+        let Some(agreement) = self.agreement else { return Vec::new() };
+        let mut ids = ids.to_vec();
+        let right = |chance: u64| (chance >> 11) as f64 / ((1u64 << 53) as f64) < agreement;
+        let row = |row| {
+            let context = self.context(&ids);
+            let logits = self.logits(ids.len(), context);
+            let next = Pick::from_logits(&logits[..ScriptedExecutor::MASK as usize], None).token;
+            ids.push(next);
+            let chance = hash(hash(context, 0xa9ee), row as u64);
+            if right(chance) { next } else { (next + 1) % ScriptedExecutor::MASK }
+        };
+        (0..rows).map(row).collect()
     }
 
     fn score(&self, score: &Score<'_>, logits: impl Fn(usize) -> Vec<f32>) -> Scored {
@@ -156,6 +196,11 @@ impl Script {
             }
         }
     }
+}
+
+/// Logits with most of the mass on one token.
+fn certain(token: u32) -> Vec<f32> {
+    (0..ScriptedExecutor::VOCAB).map(|id| if id == token { 6.0 } else { 0.0 }).collect()
 }
 
 /// Stirs two numbers into one.
@@ -204,7 +249,9 @@ impl Executor for ScriptedExecutor {
             if fails {
                 return Err(Error::Device { backend: "scripted", problem: "failed as told".into() });
             }
-            pass.stats = PassStats { distinct_experts: 1, ..pass.stats };
+            let rows = |part: fn(&Step<'_>) -> usize| steps.iter().map(part).sum();
+            let device = (self.clock)(rows(|step| step.commit.len()), rows(|step| step.preview.len()));
+            pass.stats = PassStats { device, distinct_experts: 1, ..pass.stats };
             Ok(pass)
         })
     }

@@ -92,6 +92,9 @@ struct Tally {
     passes: usize,
     blocks: usize,
     previews: usize,
+    /// Passes of every kind, rows through the layers, rows through the head.
+    work: [usize; 3],
+    weight_bytes: u64,
     seconds: f64,
 }
 
@@ -103,6 +106,8 @@ impl Tally {
         self.passes += other.passes;
         self.blocks += other.blocks;
         self.previews += other.previews;
+        self.work.iter_mut().zip(other.work).for_each(|(total, more)| *total += more);
+        self.weight_bytes += other.weight_bytes;
         self.seconds += other.seconds;
     }
 
@@ -167,6 +172,8 @@ pub fn run(args: EvalArgs) -> Result<()> {
             passes: stats.deciding,
             blocks: stats.blocks,
             previews: stats.previews,
+            work: [stats.passes, stats.rows, stats.scored],
+            weight_bytes: stats.total.weight_bytes,
             seconds: stats.elapsed.as_secs_f64(),
         });
         bar.inc(1);
@@ -188,6 +195,11 @@ fn report(skills: &BTreeMap<&str, Tally>, as_json: bool) -> Result<()> {
             "tok_per_s": total.tok_per_s(),
             "tasks": total.tasks,
             "tokens": total.tokens,
+            "passes": total.work[0],
+            "rows": total.work[1],
+            "scored_rows": total.work[2],
+            "weight_bytes": total.weight_bytes,
+            "seconds": total.seconds,
             "skills": by_skill,
         });
         return println(&object.to_string());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use shamrock_generate::{Mode, Options};
+use shamrock_generate::{Mode, Options, Rule};
 use shamrock_model::Config;
 use shamrock_server::{App, Engine, EngineOptions, ServerOptions};
 use tokio::net::TcpListener;
@@ -70,7 +70,7 @@ pub struct ServeArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Defaults of requests")]
 struct Defaults {
-    /// denoise, draft or causal [default: denoise; causal for a plain trunk]
+    /// denoise, draft, causal or auto [default: denoise; causal for a plain trunk]
     #[arg(long)]
     mode: Option<Mode>,
     /// Most tokens of an answer [default: until it ends]
@@ -88,7 +88,7 @@ impl Defaults {
     fn options(&self, config: &Config) -> Result<Options> {
         let mut options = Options::new(self.mode.unwrap_or(Mode::default_for(config)));
         options.max_tokens = self.max_tokens.unwrap_or(options.max_tokens);
-        options.threshold = self.threshold;
+        options.rule = self.threshold.map(Rule::threshold);
         options.sampling.temperature = self.temp;
         options.check(config)?;
         Ok(options)

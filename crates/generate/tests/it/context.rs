@@ -26,6 +26,7 @@ fn an_answer_fills_the_context_and_no_more() {
         let decoded = answer(Mode::Causal, context).unwrap();
         assert_eq!(decoded.len(), room + 1);
         assert_eq!(answer(Mode::Draft, context).unwrap(), decoded);
+        assert_eq!(answer(Mode::Auto, context).unwrap(), decoded);
     }
 }
 
@@ -37,7 +38,7 @@ fn a_context_of_whole_blocks_gives_the_unlimited_answer() {
 
 #[test]
 fn a_prompt_that_fills_the_context_is_refused() {
-    for mode in [Mode::Denoise, Mode::Draft, Mode::Causal] {
+    for mode in Mode::ALL {
         for context in [1, PROMPT.len() - 1, PROMPT.len()] {
             let error = answer(mode, context).unwrap_err();
             assert!(matches!(error, Error::PromptTooLong { tokens: 5, limit } if limit == context));

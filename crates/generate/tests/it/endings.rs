@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use proptest::prelude::*;
 use shamrock_generate::testing::ScriptedExecutor;
-use shamrock_generate::{Error, Event, Finish, Mode, Options, Session};
+use shamrock_generate::{Accept, Error, Event, Finish, Mode, Options, Rule, Session};
 use shamrock_model::{Controls, Executor};
 
 use crate::support::{assert_same, cold, controls, modes, options, prompts, quiet};
@@ -144,8 +144,18 @@ fn options_are_refused_by_name() {
         (Options { block_size: Some(257), ..base() }, "option block_size: 257 is out of range 1..=256"),
         (Options { draft_width: Some(1), ..base() }, "option draft_width: 1 is out of range 2..=256"),
         (Options { chunk_rows: 0, ..base() }, "option chunk_rows: 0 must be at least 1"),
-        (Options { threshold: Some(1.5), ..base() }, "option threshold: 1.5 is out of range 0..=1"),
-        (Options { threshold: Some(f32::NAN), ..base() }, "option threshold: NaN is out of range 0..=1"),
+        (
+            Options { rule: Some(Rule::threshold(1.5)), ..base() },
+            "option threshold: 1.5 is out of range 0..=1",
+        ),
+        (
+            Options { rule: Some(Rule::threshold(f32::NAN)), ..base() },
+            "option threshold: NaN is out of range 0..=1",
+        ),
+        (
+            Options { accept: Accept::TYPICAL, ..Options::new(Mode::Auto) },
+            "option accept: mode auto keeps exactly the text of causal decoding",
+        ),
         (
             sampling(shamrock_generate::Sampling { temperature: -1.0, ..greedy }),
             "option temperature: -1 must be a finite number of at least 0",
@@ -190,5 +200,7 @@ fn a_plain_trunk_decodes_and_refuses_blocks() {
     }
     let options = Options { max_tokens: 9, ignore_eos: true, ..Options::for_model(executor.config()) };
     assert_eq!(options.mode, Mode::Causal);
-    assert_eq!(cold(&mut executor, &[1, 2], &options).tokens.len(), 9);
+    let decoded = cold(&mut executor, &[1, 2], &options);
+    assert_eq!(decoded.tokens.len(), 9);
+    assert_same(&cold(&mut executor, &[1, 2], &Options { mode: Mode::Auto, ..options }), &decoded);
 }

@@ -1,6 +1,7 @@
 //! Generation against the conformance runs, against a literal transcript of the specification, and
 //! against itself: whatever must not change an answer does not.
 
+mod auto;
 mod conformance;
 mod context;
 mod endings;

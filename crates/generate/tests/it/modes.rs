@@ -1,11 +1,27 @@
 //! What must not change an answer: the way it is drafted, chunked, settled, batched.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use shamrock_generate::testing::ScriptedExecutor;
-use shamrock_generate::{Accept, Mode, Options, Sampling, Session, Settle};
+use shamrock_generate::{Accept, Mode, Options, Rule, Sampling, Saving, Savings, Session};
 use shamrock_model::{Controls, Executor};
 
-use crate::support::{assert_same, cold, controls, modes, options, prompts, quiet, small, traced};
+use crate::support::{
+    assert_same, cold, controls, fast, modes, options, prompts, quiet, savings, small, traced,
+};
+
+/// Every rule, with numbers at which it fixes some rows and leaves some.
+fn rules() -> impl Strategy<Value = Rule> {
+    let names = ["threshold", "margin", "entropy", "budget", "positions", "left", "remask"];
+    (prop::sample::select(names.to_vec()), 0.2f32..0.95, 0.2f32..0.95).prop_map(|(name, x, y)| {
+        let numbers = match name {
+            "positions" | "left" | "remask" => format!("{x},{y}"),
+            _ => x.to_string(),
+        };
+        format!("{name}:{numbers}").parse().unwrap()
+    })
+}
 
 fn samplings() -> impl Strategy<Value = Sampling> {
     let drawn = (0.3f32..1.5, 0..8usize, 0.5f32..1.0, 0.0f32..0.2, any::<u64>());
@@ -28,18 +44,25 @@ proptest! {
     fn exact_drafting_is_causal_decoding(
         seed in any::<u64>(), prompt in prompts(30), controls in controls(), sampling in samplings(),
         width in 2..20usize, max_tokens in 0..50usize, context in 20..60usize, ignore_eos in any::<bool>(),
+        savings in savings(), ahead in any::<bool>(), row in 0.0f64..1.0,
     ) {
-        let mut executor = ScriptedExecutor::new(seed).with_context(context.max(prompt.len() + 1));
+        let mut executor = ScriptedExecutor::new(seed)
+            .with_context(context.max(prompt.len() + 1))
+            .with_clock(move |commit, preview| Duration::from_secs_f64(1.0 + row * (commit + preview) as f64));
         let causal = Options {
             max_tokens, controls: Some(controls), sampling, ignore_eos, ..Options::new(Mode::Causal)
         };
         let draft = Options {
-            mode: Mode::Draft, draft_width: Some(width), accept: Accept::Exact, ..causal.clone()
+            mode: Mode::Draft, draft_width: Some(width), ahead, savings, ..causal.clone()
         };
-        let (drafted, decoded) = (cold(&mut executor, &prompt, &draft), cold(&mut executor, &prompt, &causal));
-        assert_same(&drafted, &decoded);
-        // The last round commits only what was emitted, as decoding would have.
-        prop_assert!(drafted.stats.commits <= decoded.stats.commits);
+        let auto = Options { mode: Mode::Auto, ..draft.clone() };
+        let decoded = cold(&mut executor, &prompt, &causal);
+        for drafting in [draft, auto] {
+            let drafted = cold(&mut executor, &prompt, &drafting);
+            assert_same(&drafted, &decoded);
+            // Every pass that commits yields a token at least, as decoding does.
+            prop_assert!(drafted.stats.commits <= decoded.stats.commits);
+        }
     }
 
     #[test]
@@ -54,18 +77,26 @@ proptest! {
     }
 
     #[test]
-    fn settling_early_emits_the_same_for_less(
+    fn savings_emit_the_same_for_less(
         seed in any::<u64>(), prompt in prompts(20), options in options(), sampling in samplings(),
+        rule in rules(), others in savings(), chunk_rows in 3..20usize,
     ) {
         let mut executor = ScriptedExecutor::new(seed);
-        let early = Options { mode: Mode::Denoise, sampling, settle: Settle::Answer, ..options };
-        let late = Options { settle: Settle::Block, ..early.clone() };
+        let with = Options { sampling, rule: Some(rule), chunk_rows, savings: others, ..options };
         let (mut a, mut b) = (Session::new(), Session::new());
-        let (short, _) = traced(&mut executor, &mut a, &prompt, &early);
-        let (long, _) = traced(&mut executor, &mut b, &prompt, &late);
-        assert_same(&short, &long);
-        prop_assert_eq!(a.committed(), b.committed());
-        prop_assert!(short.stats.passes <= long.stats.passes);
+        let (short, _) = traced(&mut executor, &mut a, &prompt, &with);
+        for saving in Saving::ALL {
+            let without = Options { savings: others.without(saving), ..with.clone() };
+            let (long, _) = traced(&mut executor, &mut b, &prompt, &without);
+            assert_same(&short, &long);
+            b.close(&mut executor);
+            if with.mode == Mode::Denoise {
+                let (less, more) = (&short.stats, &long.stats);
+                prop_assert!(less.passes <= more.passes);
+                prop_assert!(less.rows <= more.rows);
+                prop_assert!(less.scored <= more.scored);
+            }
+        }
     }
 
     #[test]
@@ -108,11 +139,11 @@ fn settling_early_saves_passes() {
                 let mut executor = ScriptedExecutor::new(seed);
                 let early = Options {
                     max_tokens,
-                    threshold: Some(0.95),
+                    rule: Some(Rule::threshold(0.95)),
                     controls: Some(controls.clone()),
                     ..Options::new(Mode::Denoise)
                 };
-                let late = Options { settle: Settle::Block, ..early.clone() };
+                let late = Options { savings: Savings::ALL.without(Saving::Settle), ..early.clone() };
                 let mut passes = |options| cold(&mut executor, &[1, 2, 3], options).stats.passes;
                 passes(&late) - passes(&early)
             })
@@ -163,12 +194,16 @@ proptest! {
 
     #[test]
     fn exact_drafting_is_causal_decoding_on_a_model(
-        prompt in prompts(20), controls in controls(), width in 2..9usize,
+        prompt in prompts(20), controls in controls(), width in 2..9usize, ahead in any::<bool>(),
     ) {
-        let mut executor = small();
-        let causal = Options { max_tokens: 16, controls: Some(controls), ..Options::new(Mode::Causal) };
-        let draft = Options { draft_width: Some(width), mode: Mode::Draft, ..causal.clone() };
-        assert_same(&cold(&mut executor, &prompt, &draft), &cold(&mut executor, &prompt, &causal));
+        for mut executor in [Box::new(small()) as Box<dyn Executor>, Box::new(fast())] {
+            let causal = Options { max_tokens: 16, controls: Some(controls.clone()), ..Options::new(Mode::Causal) };
+            let draft = Options { draft_width: Some(width), ahead, mode: Mode::Draft, ..causal.clone() };
+            let auto = Options { mode: Mode::Auto, ..draft.clone() };
+            let decoded = cold(&mut *executor, &prompt, &causal);
+            assert_same(&cold(&mut *executor, &prompt, &draft), &decoded);
+            assert_same(&cold(&mut *executor, &prompt, &auto), &decoded);
+        }
     }
 
     #[test]

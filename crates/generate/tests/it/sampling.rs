@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use shamrock_generate::testing::ScriptedExecutor;
-use shamrock_generate::{Options, Sampling};
+use shamrock_generate::{Mode, Options, Sampling};
 
 use crate::support::{assert_same, cold, options, prompts};
 
@@ -30,16 +30,11 @@ proptest! {
 #[test]
 fn seeds_give_different_answers() {
     let mut executor = ScriptedExecutor::new(9);
-    for mode in ["denoise", "draft", "causal"] {
+    for mode in Mode::ALL {
         let mut answers: Vec<Vec<u32>> = (0..10)
             .map(|seed| {
                 let sampling = Sampling { temperature: 1.0, seed, ..Sampling::GREEDY };
-                let options = Options {
-                    max_tokens: 20,
-                    sampling,
-                    ignore_eos: true,
-                    ..Options::new(mode.parse().unwrap())
-                };
+                let options = Options { max_tokens: 20, sampling, ignore_eos: true, ..Options::new(mode) };
                 cold(&mut executor, &[1, 2, 3], &options).tokens
             })
             .collect();

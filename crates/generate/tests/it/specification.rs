@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use shamrock_generate::testing::ScriptedExecutor;
-use shamrock_generate::{Accept, Mode, Options, Settle};
+use shamrock_generate::{Accept, Mode, Options};
 use shamrock_model::{Controls, Executor, Pick, Score, SeqId, Shaping, Step};
 
-use crate::support::{cold, options, prompts};
+use crate::support::{cold, options, prompts, savings, threshold};
 
 struct Specification<'a> {
     executor: &'a mut ScriptedExecutor,
@@ -77,7 +77,7 @@ impl Specification<'_> {
                     .map(|r| (r, self.pick(&logits[r], self.out.len() + r + 1, open, None)))
                     .collect();
                 let mut fixed: Vec<&(usize, Pick)> =
-                    picks.iter().filter(|p| p.1.probability > self.options.threshold.unwrap()).collect();
+                    picks.iter().filter(|p| p.1.probability > threshold(self.options)).collect();
                 if fixed.is_empty() {
                     let best = picks.iter().map(|p| p.1.probability).fold(0.0, f32::max);
                     fixed.extend(picks.iter().find(|p| p.1.probability == best));
@@ -160,7 +160,7 @@ fn specified(executor: &mut ScriptedExecutor, prompt: &[u32], options: &Options)
         (Mode::Denoise, _) => spec.denoise(prompt),
         (Mode::Draft, Accept::Typical { ratio, delta }) => spec.draft(prompt, ratio, delta),
         // Exact drafting is defined by its result.
-        (Mode::Draft, Accept::Exact) | (Mode::Causal, _) => spec.causal(prompt),
+        (Mode::Draft, Accept::Exact) | (Mode::Causal | Mode::Auto, _) => spec.causal(prompt),
     }
     spec.out
 }
@@ -170,12 +170,11 @@ proptest! {
 
     #[test]
     fn every_mode_does_what_the_specification_says(
-        seed in any::<u64>(), prompt in prompts(30), options in options(), settle in any::<bool>(),
+        seed in any::<u64>(), prompt in prompts(30), options in options(), savings in savings(),
     ) {
         let mut executor = ScriptedExecutor::new(seed);
         let want = specified(&mut executor, &prompt, &options);
-        let settle = if settle { Settle::Answer } else { Settle::Block };
-        let got = cold(&mut executor, &prompt, &Options { settle, ..options });
+        let got = cold(&mut executor, &prompt, &Options { savings, ..options });
         let got: Vec<(u32, f32)> = got.tokens.into_iter().zip(got.confidence).collect();
         prop_assert_eq!(got, want);
     }

@@ -3,8 +3,10 @@
 use std::ops::ControlFlow;
 
 use proptest::prelude::*;
+use shamrock_cpu::{CpuExecutor, CpuOptions};
+use shamrock_generate::rule::Threshold;
 use shamrock_generate::testing::ScriptedExecutor;
-use shamrock_generate::{Accept, Event, Mode, Options, Outcome, Session};
+use shamrock_generate::{Accept, Event, Mode, Options, Outcome, Rule, Saving, Savings, Session};
 use shamrock_model::config::Ramp;
 use shamrock_model::reference::{ReferenceExecutor, ReferenceOptions};
 use shamrock_model::{Controls, Executor, ModelFile};
@@ -37,13 +39,33 @@ pub(crate) fn small() -> ReferenceExecutor {
     ReferenceExecutor::new(model, ReferenceOptions { threads: Some(1), ..ReferenceOptions::DEFAULT }).unwrap()
 }
 
+/// The CPU executor over `awkward`: blocks of 32.
+pub(crate) fn fast() -> CpuExecutor {
+    let model = ModelFile::open(shamrock_testkit::fixture("awkward/model.q4tp.cmf")).unwrap();
+    CpuExecutor::new(model, CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap()
+}
+
 /// Ids without the mask.
 pub(crate) fn prompts(longest: usize) -> impl Strategy<Value = Vec<u32>> {
     prop::collection::vec(0..ScriptedExecutor::MASK, 1..=longest)
 }
 
 pub(crate) fn modes() -> impl Strategy<Value = Mode> {
-    prop::sample::select(vec![Mode::Denoise, Mode::Draft, Mode::Causal])
+    prop::sample::select(Mode::ALL.to_vec())
+}
+
+/// Any set of savings.
+pub(crate) fn savings() -> impl Strategy<Value = Savings> {
+    prop::sample::subsequence(Saving::ALL.to_vec(), 0..=Saving::ALL.len())
+        .prop_map(|off| off.into_iter().fold(Savings::ALL, Savings::without))
+}
+
+/// The threshold of options that fix rows by one.
+pub(crate) fn threshold(options: &Options) -> f32 {
+    match options.rule {
+        Some(Rule::Threshold(Threshold { above })) => above,
+        ref other => panic!("{other:?}"),
+    }
 }
 
 fn ramps() -> impl Strategy<Value = Ramp> {
@@ -72,13 +94,14 @@ pub(crate) fn controls() -> impl Strategy<Value = Controls> {
 pub(crate) fn options() -> impl Strategy<Value = Options> {
     let accept = prop_oneof![Just(Accept::Exact), Just(Accept::Typical { ratio: 0.3, delta: 0.3 })];
     let numbers = (0..40usize, 0.2f32..0.95, 1..12usize, 2..12usize);
-    (modes(), controls(), accept, any::<bool>(), numbers).prop_map(
-        |(mode, controls, accept, ignore_eos, (max_tokens, threshold, block, width))| Options {
+    (modes(), controls(), accept, any::<(bool, bool)>(), numbers).prop_map(
+        |(mode, controls, accept, (ignore_eos, ahead), (max_tokens, threshold, block, width))| Options {
             max_tokens,
-            threshold: Some(threshold),
+            rule: Some(Rule::threshold(threshold)),
             block_size: Some(block),
             draft_width: Some(width),
-            accept,
+            ahead,
+            accept: if mode == Mode::Auto { Accept::Exact } else { accept },
             controls: Some(controls),
             suppress: vec![3],
             ignore_eos,

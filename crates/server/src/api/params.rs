@@ -1,7 +1,7 @@
 //! What every API can ask of a generation, and its check against the model.
 
 use serde::Deserialize;
-use shamrock_generate::{Mode, Options};
+use shamrock_generate::{Mode, Options, Rule};
 use utoipa::ToSchema;
 
 use crate::api::App;
@@ -19,11 +19,13 @@ const MAX_CHOICES: usize = 16;
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Extension {
-    /// `denoise`, `draft` or `causal`.
+    /// `denoise`, `draft`, `causal` or `auto`.
     #[schema(value_type = Option<String>)]
     pub(crate) mode: Option<Mode>,
     /// Confidence that a row of a block must exceed to be fixed, 0 to 1.
     pub(crate) threshold: Option<f32>,
+    /// Another rule for fixing rows, as `NAME:number,number`; it goes before the threshold.
+    pub(crate) rule: Option<String>,
     /// Rows of a denoised block, 1 to 256.
     pub(crate) block_size: Option<usize>,
     /// Rows of a draft with its pending token, 2 to 256.
@@ -92,7 +94,10 @@ impl Params {
         let extension = self.extension.unwrap_or_default();
         let mut options = app.options.defaults.clone();
         options.mode = extension.mode.unwrap_or(options.mode);
-        options.threshold = extension.threshold.or(options.threshold);
+        options.rule = extension.threshold.map(Rule::threshold).or(options.rule);
+        if let Some(rule) = &extension.rule {
+            options.rule = Some(rule.parse().map_err(ApiError::from)?);
+        }
         options.block_size = extension.block_size.or(options.block_size);
         options.draft_width = extension.draft_width.or(options.draft_width);
         if let Some(accept) = &extension.accept {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use shamrock_generate::{Error, Finish, Generation, Session, SessionOptions};
+use shamrock_generate::{Error, Finish, Generation, Pace, Session, SessionOptions};
 use shamrock_model::executor::StepOutput;
 use shamrock_model::{Executor, PassStats, Step};
 
@@ -23,6 +23,8 @@ pub(super) struct Scheduler {
     options: EngineOptions,
     metrics: Metrics,
     prefixes: PrefixCache,
+    /// What auto mode has learned, for all answers.
+    pace: Pace,
     /// In the order in which they were last served.
     active: VecDeque<Active>,
 }
@@ -56,7 +58,8 @@ impl Scheduler {
         metrics: Metrics,
     ) -> Scheduler {
         let prefixes = PrefixCache::new(executor.config(), options.prefix_bytes);
-        Scheduler { executor, queue, options, metrics, prefixes, active: VecDeque::new() }
+        let (pace, active) = (Pace::default(), VecDeque::new());
+        Scheduler { executor, queue, options, metrics, prefixes, pace, active }
     }
 
     /// Serves until the queue is stopped.
@@ -96,7 +99,7 @@ impl Scheduler {
     fn begin(&mut self, Queued { request, since }: Queued) {
         let Request { prompt, mut options, listener } = request;
         let checkpoints = if self.prefixes.is_on() { CHECKPOINTS } else { 0 };
-        let mut session = Session::with_options(SessionOptions { checkpoints });
+        let mut session = Session::with_options(SessionOptions { checkpoints }).with_pace(self.pace.clone());
         let executor = &mut *self.executor;
         if let Some((snapshot, tokens)) = self.prefixes.find(&prompt, options.mode)
             && let Err(error) = session.adopt(executor, snapshot, &prompt[..tokens])

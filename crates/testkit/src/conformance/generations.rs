@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use serde_json::{Value, json};
-use shamrock_generate::{Accept, Finish, Mode, Options, Outcome, Session, Settle};
+use shamrock_generate::{Accept, Finish, Mode, Options, Outcome, Rule, Savings, Session};
 use shamrock_model::config::Ramp;
 use shamrock_model::{Controls, Executor};
 
@@ -46,7 +46,7 @@ fn options(case: &Value) -> Options {
     let typical = |key: &str, default| arguments[key].as_f64().map_or(default, |n| n as f32);
     Options {
         max_tokens: case["max_tokens"].as_u64().unwrap() as usize,
-        threshold: Some(number(controls, "threshold")),
+        rule: Some(Rule::threshold(number(controls, "threshold"))),
         block_size: size("block_size"),
         draft_width: size("width"),
         accept: if arguments["exact"] == json!(true) {
@@ -65,7 +65,7 @@ fn options(case: &Value) -> Options {
         }),
         suppress: ids(&controls["suppress_token_ids"]),
         ignore_eos: controls["ignore_eos"].as_bool().unwrap(),
-        settle: Settle::Block,
+        savings: Savings::NONE,
         ..Options::new(mode)
     }
 }
@@ -112,6 +112,7 @@ fn expected_trace(mode: Mode, case: &Value) -> Vec<Value> {
         }
         Mode::Draft => only(entry, &["width", "drafts", "accepted", "bonus"]),
         Mode::Causal => only(entry, &["token"]),
+        Mode::Auto => unreachable!("not of the specification"),
     };
     case["trace"].as_array().unwrap().iter().map(entry).collect()
 }
