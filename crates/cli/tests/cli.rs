@@ -163,6 +163,11 @@ fn a_synthetic_model_measures_and_scores() {
     assert_eq!((result["accuracy"].as_f64(), result["tasks"].as_u64()), (Some(0.0), Some(1)));
     assert!(result["tokens_per_pass"].as_f64().unwrap() > 0.0);
 
+    let advice = ["bench", &model, "--advise", "--repeat", "1"];
+    assert!(ok(&advice).contains("tokens a preview: "), "what is known without prompts");
+    fs::copy(&tasks, dir.path().join("tiny.eval.jsonl")).unwrap();
+    assert!(ok(&advice).contains("\nadvice: --mode "), "with prompts");
+
     let trunk = dir.path().join("trunk.cmf").display().to_string();
     ok(&["synth", &trunk, "--geometry", "tiny", "--trunk"]);
     assert_eq!(

@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::json;
 use shamrock_model::{Controls, Executor, PassStats, Score, SeqId, Shaping, Step};
 
+use super::advise;
 use crate::engine::{self, EngineArgs};
 use crate::output::{bytes, println};
 
@@ -34,6 +35,9 @@ pub struct BenchArgs {
     /// One JSON object a line instead of a table
     #[arg(long)]
     json: bool,
+    /// Say which mode pays on this machine, and what speed to expect
+    #[arg(long, conflicts_with = "json")]
+    advise: bool,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -58,6 +62,10 @@ struct Measured {
 pub fn run(args: BenchArgs) -> Result<()> {
     let path = engine::path_or_default(args.model.clone())?;
     let mut executor = args.engine.executor(engine::open(&path)?)?;
+    if args.advise {
+        let context = args.context.first().map_or(0, |&n| n as usize);
+        return advise::run(&path, &mut *executor, context, args.repeat);
+    }
     let works = works(&args, executor.config().block.is_some());
     let (longest, limit) = (works.iter().map(|w| w.context + w.rows).max(), executor.limits().max_context);
     ensure!(
@@ -138,13 +146,13 @@ fn commit(executor: &mut dyn Executor, seq: SeqId, ids: &[u32]) -> Result<PassSt
     Ok(stats)
 }
 
-fn picks<'a>(rows: &'a [usize], controls: &'a Controls, forbidden: &'a [u32]) -> Score<'a> {
+pub(super) fn picks<'a>(rows: &'a [usize], controls: &'a Controls, forbidden: &'a [u32]) -> Score<'a> {
     let shaping = Shaping { controls, forbidden, counts: &[], first_position: 1, think_open: false };
     Score::Picks { rows, shaping, probes: &[] }
 }
 
 /// Ids spread over the vocabulary, so that routing spreads too.
-fn token_ids(executor: &dyn Executor, count: usize) -> Vec<u32> {
+pub(super) fn token_ids(executor: &dyn Executor, count: usize) -> Vec<u32> {
     let vocab = executor.config().vocab_size as u64;
     (0..count as u64)
         .map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % vocab)

@@ -11,7 +11,7 @@ use serde_json::json;
 use shamrock_generate::{Session, SessionOptions};
 use shamrock_text::{Message, RenderOptions};
 
-use crate::engine::{self, EngineArgs};
+use crate::engine::{self, EngineArgs, TextSide};
 use crate::generation::{GenerationArgs, Generator, ratio};
 use crate::output::{count_bar, println};
 
@@ -229,6 +229,12 @@ fn read_tasks(path: &Path) -> Result<Vec<Task>> {
         .collect::<Result<Vec<Task>>>()?;
     ensure!(!tasks.is_empty(), "{}: no tasks", path.display());
     Ok(tasks)
+}
+
+/// Prompts of some tasks of a file.
+pub(super) fn prompts(path: &Path, text: &TextSide, limit: u32) -> Result<Vec<Vec<u32>>> {
+    let tasks = spread(read_tasks(path)?, Some(limit));
+    tasks.iter().map(|task| Ok(text.chat(&task.messages, Some(task.thinking))?.ids)).collect()
 }
 
 /// Every n-th task, so that a short run still meets every skill.

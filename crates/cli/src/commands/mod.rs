@@ -1,5 +1,6 @@
 //! One module per command, each with its arguments and a `run`.
 
+mod advise;
 pub mod bench;
 pub mod convert;
 pub mod eval;

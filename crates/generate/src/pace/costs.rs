@@ -124,16 +124,16 @@ impl Plane {
 /// Solves a symmetric positive definite system by elimination; no pivoting is needed.
 fn solve(mut a: [[f64; 3]; 3], mut b: [f64; 3]) -> [f64; 3] {
     for i in 0..3 {
+        let (pivot, right) = (a[i], b[i]);
         for j in i + 1..3 {
-            let factor = a[j][i] / a[i][i];
-            for k in i..3 {
-                a[j][k] -= factor * a[i][k];
-            }
-            b[j] -= factor * b[i];
+            let factor = a[j][i] / pivot[i];
+            a[j].iter_mut().zip(pivot).for_each(|(value, above)| *value -= factor * above);
+            b[j] -= factor * right;
         }
     }
     for i in (0..3).rev() {
-        b[i] = (b[i] - (i + 1..3).map(|k| a[i][k] * b[k]).sum::<f64>()) / a[i][i];
+        let known: f64 = (i + 1..3).map(|k| a[i][k] * b[k]).sum();
+        b[i] = (b[i] - known) / a[i][i];
     }
     b
 }

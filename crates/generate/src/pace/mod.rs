@@ -88,8 +88,8 @@ struct State {
     since: [u32; 2],
     /// Passes learned from.
     passes: u64,
-    /// The latest [`rounds`](State::rounds), the width they are for, and how many passes were known.
-    latest: Option<(usize, u64, Rounds)>,
+    /// What [`rounds`](State::rounds) said last.
+    rounds: Rounds,
 }
 
 impl Pace {
@@ -116,17 +116,10 @@ impl State {
             return Shape::default();
         }
         let plane = self.costs.plane();
-        let rounds = match self.latest.take() {
-            Some((of, at, rounds)) if of == width && self.passes < at + at / 8 && self.passes < at + 16 => {
-                self.latest = Some((of, at, rounds.clone()));
-                rounds
-            }
-            _ => {
-                let rounds = self.rounds(&plane, width);
-                self.latest = Some((width, self.passes, rounds.clone()));
-                rounds
-            }
-        };
+        if self.rounds.stale(width, self.passes) {
+            self.rounds = self.rounds(&plane, width);
+        }
+        let rounds = &self.rounds;
         let time = |commit, preview| self.costs.time(&plane, commit, preview);
         let worth = |shape: Shape, survival: f64, tokens: f64| {
             let cost = rounds.rate * time(room.commit + shape.verify, shape.preview);
@@ -180,7 +173,7 @@ impl State {
             self.previews.add(confidences);
         }
         // What is saved up buys one look at a time.
-        let dearest = self.costs.time(&self.costs.plane(), 1, seen.preview_rows.max(16));
+        let dearest = self.costs.time(&self.costs.plane(), 1, self.rounds.width);
         self.budget = (self.budget + CURIOSITY * seen.time).min(dearest);
     }
 
@@ -188,13 +181,12 @@ impl State {
     fn rounds(&self, plane: &Plane, width: usize) -> Rounds {
         let time = |commit, preview| self.costs.time(plane, commit, preview);
         let alone: Vec<f64> = (1..=width.max(2)).map(|rows| time(rows, 0)).collect();
-        let mut rounds = Rounds { rate: 1.0 / alone[0], rounds: Vec::new() };
+        let mut rounds = Rounds { width, passes: self.passes, rate: 1.0 / alone[0], rounds: Vec::new() };
         let with: Vec<(usize, Vec<f64>)> = previews(width)
             .map(|preview| (preview, (1..=width.max(2)).map(|rows| time(rows, preview)).collect()))
             .collect();
         rounds.rounds = with.iter().map(|&(preview, _)| Round { preview, tokens: 0.0, time: 0.0 }).collect();
-        // Each turn gives a better policy's rate; three are enough in practice, since most shapes
-        // are far from being the best.
+        // Each turn gives the rate of a better policy; in practice the fourth changes nothing.
         for _ in 0..4 {
             let mut rate = 1.0 / alone[0];
             for (round, (_, with)) in rounds.rounds.iter_mut().zip(&with) {
@@ -253,13 +245,22 @@ fn previews(width: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Best tokens per second, and what each width of preview brings.
-#[derive(Clone, Debug)]
+#[derive(Debug, Default)]
 struct Rounds {
+    /// Width of drafts they are for.
+    width: usize,
+    /// Passes that were known.
+    passes: u64,
     rate: f64,
     rounds: Vec<Round>,
 }
 
 impl Rounds {
+    /// Whether to look again: often at first, every sixteen passes later.
+    fn stale(&self, width: usize, passes: u64) -> bool {
+        self.width != width || passes >= self.passes + (self.passes / 8).min(16)
+    }
+
     /// Tokens that a preview is worth beyond what its time would have brought otherwise.
     fn worth(&self, preview: usize) -> f64 {
         // A preview cut short by the end of the answer is worth about what the next narrower is.
