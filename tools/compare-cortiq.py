@@ -11,7 +11,7 @@ kernels round activations to int8, which changes tokens on models this small; sh
 reference executor for the same reason. For times both run as they do by default.
 
 In causal mode cortiq tells the ids of its tokens. In denoise mode it tells only their text, token by
-token, and the number of tokens, blocks and passes; all of that is compared, with --settle-block, since
+token, and the number of tokens, blocks and passes; all of that is compared, with --without settle, since
 shamrock otherwise saves the passes that only rows behind the answer's end would need. Draft mode is not
 compared: without a GPU cortiq denoises in its place.
 """
@@ -79,7 +79,7 @@ def token_bytes(tokenizer):
 def compare(args, what, file, tokenizer, prompt, tokens):
     failed = False
     for mode in ["causal", "denoise"]:
-        mine = ours(args, file, mode, prompt, tokens, ["--backend", "reference", "--settle-block"])
+        mine = ours(args, file, mode, prompt, tokens, ["--backend", "reference", "--without", "settle"])
         out = theirs(args, file, mode, prompt, tokens, FLOAT)
         if mode == "causal":
             rows = [json.loads(line) for line in out.stderr.decode().splitlines() if line.startswith("{")]

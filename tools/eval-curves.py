@@ -124,7 +124,7 @@ def rules_page(args, results):
         "# Rules for fixing rows, measured",
         "",
         f"Made by `{command}` on {datetime.date.today()}, {platform.machine()}, "
-        f"{results[0]['tasks']} held-out tasks, greedy, denoise mode, the default backend. One task is "
+        f"{results[0]['tasks']} held-out tasks, greedy, denoise mode, backend {args.backend}. One task is "
         f"{100 / results[0]['tasks']:.1f} points. The rules: [generation.md](generation.md#rules-for-fixing-rows).",
         "",
         "![Right answers against tokens per pass](rules.svg)",
