@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use shamrock_generate::{Mode, Options, Rule, Session, SessionOptions, Stats};
-use shamrock_model::{Controls, Executor, SeqId, Step};
+use shamrock_model::{Controls, Executor, Score, SeqId, Step};
+use shamrock_text::Prompter;
 
 use super::bench::{picks, token_ids};
 use super::eval;
-use crate::engine::{self, TextSide};
+use crate::engine;
 use crate::generation::ratio;
 use crate::output::{noteln, println};
 
@@ -62,7 +63,7 @@ impl Costs {
         let seq = executor.open()?;
         let prefix = token_ids(executor, context);
         for chunk in prefix.chunks(executor.limits().max_rows.max(1)) {
-            executor.run(&[Step::commit(seq, chunk, shamrock_model::Score::None)])?;
+            executor.run(&[Step::commit(seq, chunk, Score::None)])?;
         }
         let start = executor.snapshot(seq)?;
         let shapes = [(1, 0), (0, block), (block, block), (1, width - 1), (width - 1, 0)];
@@ -142,7 +143,7 @@ impl Costs {
     }
 
     /// Counts the passes of some answers in each mode and says what they come to.
-    fn print_modes(&self, executor: &mut dyn Executor, text: &TextSide, tasks: &Path) -> Result<()> {
+    fn print_modes(&self, executor: &mut dyn Executor, text: &Prompter, tasks: &Path) -> Result<()> {
         let own = executor.config().block()?.threshold;
         let mut modes: Vec<(String, Options)> = [Mode::Causal, Mode::Draft]
             .map(|mode| (format!("--mode {mode}"), Options::new(mode)))

@@ -9,9 +9,9 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::json;
 use shamrock_generate::{Session, SessionOptions};
-use shamrock_text::{Message, RenderOptions};
+use shamrock_text::{Message, Prompter, RenderOptions};
 
-use crate::engine::{self, EngineArgs, TextSide};
+use crate::engine::{self, EngineArgs};
 use crate::generation::{GenerationArgs, Generator, ratio};
 use crate::output::{count_bar, println};
 
@@ -70,6 +70,10 @@ enum Rule {
 }
 
 impl Task {
+    fn render(&self) -> RenderOptions {
+        RenderOptions { enable_thinking: Some(self.thinking), ..RenderOptions::default() }
+    }
+
     fn accepts(&self, answer: &str) -> bool {
         let answer = answer.trim();
         match self.rule {
@@ -145,8 +149,7 @@ pub fn run(args: EvalArgs) -> Result<()> {
     let mut skills: BTreeMap<&str, Tally> = BTreeMap::new();
     let bar = count_bar(tasks.len() as u64, "evaluating");
     for task in &tasks {
-        let render = RenderOptions { enable_thinking: Some(task.thinking), ..RenderOptions::default() };
-        let prompt = text.chat(&task.messages, &render)?;
+        let prompt = text.chat(&task.messages, &task.render())?;
         let mut generator = Generator {
             executor: &mut *executor,
             tokenizer: text.tokenizer(),
@@ -232,9 +235,9 @@ fn read_tasks(path: &Path) -> Result<Vec<Task>> {
 }
 
 /// Prompts of some tasks of a file.
-pub(super) fn prompts(path: &Path, text: &TextSide, limit: u32) -> Result<Vec<Vec<u32>>> {
+pub(super) fn prompts(path: &Path, text: &Prompter, limit: u32) -> Result<Vec<Vec<u32>>> {
     let tasks = spread(read_tasks(path)?, Some(limit));
-    tasks.iter().map(|task| Ok(text.chat(&task.messages, Some(task.thinking))?.ids)).collect()
+    tasks.iter().map(|task| Ok(text.chat(&task.messages, &task.render())?.ids)).collect()
 }
 
 /// Every n-th task, so that a short run still meets every skill.
