@@ -29,7 +29,7 @@ pub(crate) enum What {
     /// A pass, as the extension's event stream shows it.
     Pass(Value),
     /// The answer has ended.
-    End(Ended),
+    End(Box<Ended>),
 }
 
 /// A token of an answer's text.
@@ -185,13 +185,10 @@ impl Listener for Choice {
     }
 
     fn end(mut self: Box<Self>, result: std::result::Result<Outcome, shamrock_generate::Error>) {
-        let failure = match self.failure.take() {
-            Some(error) => Some(ApiError::new(
-                axum::http::StatusCode::INTERNAL_SERVER_ERROR,
-                format!("the answer could not be decoded: {error}"),
-            )),
-            None => None,
-        };
+        let failure = self.failure.take().map(|error| {
+            let message = format!("the answer could not be decoded: {error}");
+            ApiError::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, message)
+        });
         let outcome = match (failure, result) {
             (Some(error), _) => Err(error),
             (None, result) => result.map_err(ApiError::from),
@@ -205,7 +202,8 @@ impl Listener for Choice {
                 let stop = self.stopped.map(|which| self.plan.stops[which].clone());
                 let reasoning_tokens = self.reasoning_tokens;
                 // If nobody is there any more, there is nobody to tell.
-                let _ = self.send(What::End(Ended { outcome, stop, reasoning_tokens }));
+                let ended = Ended { outcome, stop, reasoning_tokens };
+                let _ = self.send(What::End(Box::new(ended)));
             }
             Err(error) => {
                 let _ = self.sender.send(Err(error));
@@ -362,7 +360,7 @@ impl Collected {
             What::Text { piece: Piece::Reasoning(text), .. } => self.reasoning.push_str(&text),
             What::Text { .. } => {}
             What::Pass(pass) => self.passes.push(pass),
-            What::End(ended) => self.ended = Some(ended),
+            What::End(ended) => self.ended = Some(*ended),
         }
     }
 }

@@ -386,7 +386,7 @@ impl Encode for Events {
             What::Text { .. } => Vec::new(),
             What::Pass(pass) => vec![self.event("shamrock", json!({ "shamrock": pass }))],
             What::End(ended) => {
-                self.ended = Some(ended);
+                self.ended = Some(*ended);
                 Vec::new()
             }
         }
