@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use shamrock_cpu::{CpuExecutor, CpuOptions, Precision};
-use shamrock_cuda::{CudaExecutor, CudaOptions, KvPrecision};
+use shamrock_cpu::{CpuExecutor, CpuOptions, Memory, Precision, available_memory};
+use shamrock_cuda::{CudaExecutor, CudaOptions};
 use shamrock_model::reference::{ReferenceExecutor, ReferenceOptions};
 use shamrock_model::{Executor, ModelFile};
 use shamrock_text::{ChatTemplate, Prompter, Tokenizer};
+
+use crate::output::bytes;
 
 /// Where passes run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -34,6 +36,15 @@ pub enum Arithmetic {
     F32,
 }
 
+/// Storage of keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Storage {
+    /// Half precision.
+    F16,
+    /// Single precision, twice the memory.
+    F32,
+}
+
 /// Flags of every command that runs a model.
 #[derive(Args, Clone, Debug)]
 pub struct EngineArgs {
@@ -43,9 +54,17 @@ pub struct EngineArgs {
     /// Arithmetic of quantised matrices; the reference always computes in f32
     #[arg(long, value_enum, default_value = "int8", help_heading = "Engine")]
     pub precision: Arithmetic,
-    /// Worker threads; more than cores are no use and count as cores [default: one per core]
+    /// Storage of keys and values of the context; the reference always keeps f32 [default: f16, with
+    /// exact arithmetic f32]
+    #[arg(long, value_enum, help_heading = "Engine")]
+    pub kv: Option<Storage>,
+    /// Worker threads; more than cores are no use and count as cores [default: one per physical core]
     #[arg(long, value_name = "N", help_heading = "Engine", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// Memory for weights on the CPU, like 12G: experts beyond it are fetched when they are needed
+    /// [default: what is free, if that is less than the weights]
+    #[arg(long, value_name = "BYTES", help_heading = "Engine", value_parser = parse_bytes)]
+    pub memory_budget: Option<u64>,
     /// Which CUDA device
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Engine")]
     pub device: usize,
@@ -81,9 +100,13 @@ impl EngineArgs {
     }
 
     fn cuda(&self, model: ModelFile) -> Result<Box<dyn Executor>> {
-        let (precision, kv) = match self.precision {
-            Arithmetic::Int8 => (shamrock_cuda::Precision::Half, KvPrecision::Half),
-            Arithmetic::F32 => (shamrock_cuda::Precision::Split, KvPrecision::Full),
+        let precision = match self.precision {
+            Arithmetic::Int8 => shamrock_cuda::Precision::Half,
+            Arithmetic::F32 => shamrock_cuda::Precision::Split,
+        };
+        let kv = match self.storage() {
+            Storage::F16 => shamrock_cuda::KvPrecision::Half,
+            Storage::F32 => shamrock_cuda::KvPrecision::Full,
         };
         let options = CudaOptions {
             device: self.device,
@@ -101,8 +124,43 @@ impl EngineArgs {
             Arithmetic::Int8 => Precision::Int8,
             Arithmetic::F32 => Precision::F32,
         };
-        let options = CpuOptions { max_context: self.max_context(), threads: self.threads(), precision };
+        let kv = match self.storage() {
+            Storage::F16 => shamrock_cpu::KvPrecision::F16,
+            Storage::F32 => shamrock_cpu::KvPrecision::F32,
+        };
+        let memory_budget = self.memory_budget(&Memory::of(&model, kv));
+        let (max_context, threads) = (self.max_context(), self.threads());
+        let options = CpuOptions { max_context, threads, precision, kv, memory_budget };
         Ok(Box::new(CpuExecutor::new(model, options)?))
+    }
+
+    fn storage(&self) -> Storage {
+        self.kv.unwrap_or(match self.precision {
+            Arithmetic::Int8 => Storage::F16,
+            Arithmetic::F32 => Storage::F32,
+        })
+    }
+
+    /// Memory for weights, and a word about it where not all of them fit.
+    fn memory_budget(&self, memory: &Memory) -> Option<u64> {
+        let fits = |available: &u64| memory.weights() <= *available;
+        let budget =
+            self.memory_budget.or_else(|| available_memory().filter(|a| !fits(a)).map(|a| a / 10 * 9))?;
+        if !fits(&budget) {
+            let held = memory.experts_within(budget);
+            eprintln!(
+                "note: {} of weights, {} of memory for them: {}",
+                bytes(memory.weights()),
+                bytes(budget),
+                if held == 0 {
+                    "even the weights that every pass reads do not fit, expect to wait for the disk".into()
+                } else {
+                    let share = 100 * held / memory.experts.max(1);
+                    format!("{share} % of the experts stay in memory, others are read when they are needed")
+                }
+            );
+        }
+        Some(budget)
     }
 
     fn max_context(&self) -> Option<usize> {
@@ -110,9 +168,25 @@ impl EngineArgs {
     }
 
     /// Hundreds of threads on a few cores take minutes to agree on anything: never more than cores.
-    fn threads(&self) -> Option<usize> {
+    pub fn threads(&self) -> Option<usize> {
         let cores = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         self.threads.map(|threads| usize::from(threads).min(cores))
+    }
+}
+
+/// A number of bytes with an optional decimal unit: `500M`, `12G`, `12GB`.
+fn parse_bytes(text: &str) -> std::result::Result<u64, String> {
+    let number = text.trim_end_matches(['b', 'B']);
+    let unit = match number.chars().last() {
+        Some('k' | 'K') => 1e3,
+        Some('m' | 'M') => 1e6,
+        Some('g' | 'G') => 1e9,
+        _ => 1.0,
+    };
+    let digits = number.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    match digits.parse::<f64>() {
+        Ok(n) if n > 0.0 && n.is_finite() && number.len() <= digits.len() + 1 => Ok((n * unit) as u64),
+        _ => Err("expected a size like 500M or 12G".into()),
     }
 }
 

@@ -134,6 +134,8 @@ fn a_synthetic_model_measures_and_scores() {
     let bench = ok(&[
         "bench",
         &model,
+        "--backend",
+        "cpu",
         "--json",
         "--rows",
         "1,8",
@@ -148,6 +150,7 @@ fn a_synthetic_model_measures_and_scores() {
     assert_eq!(works.len(), 8);
     for work in &works {
         assert!(work["median_ms"].as_f64().unwrap() > 0.0 && work["bytes"].as_u64().unwrap() > 0);
+        assert!(work["floor_ms"].as_f64().unwrap() > 0.0);
     }
     let text = dir.path().join("text.txt");
     fs::write(&text, "It was a bright cold day in April.").unwrap();

@@ -48,6 +48,16 @@ impl Source {
     }
 }
 
+/// What to tell the system about the pages of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// They will be read soon: fetch them now, in the background.
+    Soon,
+    /// They will not be read for a while: this process lets go of them, so that the system may give
+    /// their memory to others. Reading them again is allowed, and fetches them again.
+    Later,
+}
+
 /// Names a tensor of one [`Container`]: its position in the directory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TensorId(u32);
@@ -121,6 +131,27 @@ impl Container {
     /// The vocabulary section: the bytes of a `tokenizer.json`, or nothing.
     pub fn vocab(&self) -> &[u8] {
         section(self.bytes(), &self.index.envelope.vocab)
+    }
+
+    /// Tells the system what to expect of a tensor's pages. Only a hint: what the system makes of it is
+    /// not known, and on some it does nothing.
+    pub fn hint(&self, id: TensorId, hint: Hint) {
+        let Source::File { map, .. } = &self.source else { return };
+        let range = self.payload(&self.index.directory.entries[id.index()]);
+        let (offset, len) = (range.start as usize, (range.end - range.start) as usize);
+        #[cfg(unix)]
+        {
+            // A system that does not know the advice refuses it.
+            let _ = match hint {
+                Hint::Soon => map.advise_range(memmap2::Advice::WillNeed, offset, len),
+                // SAFETY: the mapping is read-only and of a file, from which dropped pages are read again.
+                Hint::Later => unsafe {
+                    map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, len)
+                },
+            };
+        }
+        #[cfg(not(unix))]
+        let _ = (map, hint, offset, len);
     }
 
     /// Length of the file in bytes.

@@ -46,7 +46,7 @@ mod index;
 mod verify;
 mod writer;
 
-pub use container::{Container, Tensor, TensorId, Tensors};
+pub use container::{Container, Hint, Tensor, TensorId, Tensors};
 pub use encoding::{Encoding, decode, decode_rows, encode, encode_into, q4_tiled, q4tp, q8_2f, q8_row};
 pub use envelope::Features;
 pub use error::{EncodingError, Error, FormatError, TensorProblem, WriteError};

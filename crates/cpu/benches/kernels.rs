@@ -25,11 +25,11 @@ fn products(c: &mut Criterion) {
         for n in [1, 2, 4, 8, 32, 256] {
             let x = numbers(n * COLS);
             group.throughput(Throughput::Elements((2 * n * ROWS * COLS) as u64));
-            for isa in [Isa::Portable, Isa::detect()] {
+            for isa in Isa::available() {
                 if isa == Isa::Portable && n > 4 {
                     continue;
                 }
-                group.bench_function(BenchmarkId::new(format!("{isa:?}"), n), |b| {
+                group.bench_function(BenchmarkId::new(isa.name(), n), |b| {
                     let operands = Operands { encoding, rows: ROWS, cols: COLS, payload: &payload, x: &x };
                     b.iter(|| product(isa, black_box(operands)).unwrap());
                 });

@@ -1,7 +1,8 @@
-//! Times of previews, decoding and commits with their stages, on the fast and the reference executor.
+//! Times (CPU time of all threads, wall time) of previews, decoding and commits with their stages, on
+//! the fast and the reference executor.
 //!
 //! ```text
-//! cargo run --release -p shamrock-cpu --example measure -- MODEL [int8|f32|reference] [runs]
+//! cargo run --release -p shamrock-cpu --example measure -- MODEL [int8|f32|reference] [runs] [threads]
 //! ```
 
 use std::time::{Duration, Instant};
@@ -10,18 +11,29 @@ use shamrock_cpu::{CpuExecutor, CpuOptions, Precision};
 use shamrock_model::reference::{ReferenceExecutor, ReferenceOptions};
 use shamrock_model::{Executor, ModelFile, PassStats, Score, Step};
 
+/// CPU time of this process so far, all threads: what to compare on a machine that does other work too.
+fn cpu_seconds() -> std::io::Result<f64> {
+    // In `/proc/self/task/*/schedstat`, nanoseconds on a processor come first.
+    let mut total = 0.0;
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let stat = std::fs::read_to_string(task?.path().join("schedstat"))?;
+        total += stat.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0);
+    }
+    Ok(total / 1e9)
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let path = args.next().ok_or("usage: measure MODEL [int8|f32|reference] [runs]")?;
+    let path = args.next().ok_or("usage: measure MODEL [int8|f32|reference] [runs] [threads]")?;
     let backend = args.next().unwrap_or_else(|| "int8".into());
     let runs: usize = args.next().map_or(Ok(5), |r| r.parse())?.max(1);
+    let threads: Option<usize> = args.next().map(|t| t.parse()).transpose()?;
+    let options = CpuOptions { threads, ..CpuOptions::default() };
     let model = ModelFile::open(path)?;
     let mut executor: Box<dyn Executor> = match backend.as_str() {
         "reference" => Box::new(ReferenceExecutor::new(model, ReferenceOptions::DEFAULT)?),
-        "f32" => {
-            Box::new(CpuExecutor::new(model, CpuOptions { precision: Precision::F32, ..Default::default() })?)
-        }
-        _ => Box::new(CpuExecutor::new(model, CpuOptions::default())?),
+        "f32" => Box::new(CpuExecutor::new(model, CpuOptions { precision: Precision::F32, ..options })?),
+        _ => Box::new(CpuExecutor::new(model, options)?),
     };
     let e = &mut *executor;
     let vocab = e.config().vocab_size as u64;
@@ -40,13 +52,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("commit 256", Step::commit(seq, &long, Score::Logits { rows: &[255] })),
     ] {
         let mut measured: Vec<(Duration, PassStats)> = Vec::new();
-        for _ in 0..=runs {
-            let clock = Instant::now();
+        let mut cpu = 0.0;
+        for run in 0..=runs {
+            let (clock, before) = (Instant::now(), cpu_seconds()?);
             let stats = e.run(&[step])?.stats;
-            measured.push((clock.elapsed(), stats));
+            if run > 0 {
+                measured.push((clock.elapsed(), stats));
+                cpu += cpu_seconds()? - before;
+            }
             e.restore(start, seq)?;
         }
-        measured.remove(0);
         measured.sort_by_key(|m| m.0);
         let (time, stats) = &measured[measured.len() / 2];
         let stages: Vec<String> = stats
@@ -55,7 +70,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .map(|(stage, time)| format!("{stage} {:.1}", time.as_secs_f64() * 1e3))
             .collect();
         println!(
-            "{backend:<10} {name:<11} median {:9.2} ms  min {:9.2}  {:7.1} MB  {:5} experts | {}",
+            "{backend:<10} {name:<11} CPU {:9.2} ms  median {:9.2}  min {:9.2}  {:7.1} MB  {:5} experts | {}",
+            cpu * 1e3 / runs as f64,
             time.as_secs_f64() * 1e3,
             measured[0].0.as_secs_f64() * 1e3,
             stats.weight_bytes as f64 / 1e6,

@@ -2,10 +2,12 @@
 
 use shamrock_model::config::Config;
 use shamrock_model::{
-    Error, Executor, LayerState, Limits, ModelFile, Pass, Result, SeqId, SequenceState, SnapshotId, Step,
+    Error, Executor, Limits, ModelFile, Pass, Result, SeqId, SequenceState, SnapshotId, Step,
 };
 
 use crate::pass::Engine;
+use crate::pool::{Pool, physical_cores};
+use crate::state::State;
 use crate::{CpuOptions, gdn};
 
 const BACKEND: &str = "cpu";
@@ -13,11 +15,10 @@ const BACKEND: &str = "cpu";
 /// The fast CPU executor, see the [crate documentation](crate).
 pub struct CpuExecutor {
     engine: Engine,
-    pool: rayon::ThreadPool,
     sequences: Sequences,
 }
 
-pub(crate) type Sequences = shamrock_model::Sequences<Vec<LayerState>, Undo>;
+pub(crate) type Sequences = shamrock_model::Sequences<Vec<State>, Undo>;
 /// What cuts a commit back, per layer; `None` for full attention, whose rows are simply cut.
 pub(crate) type Undo = Vec<Option<gdn::Undo>>;
 
@@ -27,18 +28,17 @@ impl CpuExecutor {
     /// # Errors
     /// [`Error::Device`] when the threads cannot be started.
     pub fn new(model: ModelFile, options: CpuOptions) -> Result<Self> {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(options.threads.unwrap_or(0))
-            .thread_name(|i| format!("shamrock-cpu-{i}"))
-            .build()
-            .map_err(|e| Error::Device { backend: BACKEND, problem: e.to_string() })?;
+        let pool = Pool::new(options.threads.unwrap_or_else(physical_cores)).map_err(|e| Error::Device {
+            backend: BACKEND,
+            problem: format!("cannot start a thread: {e}"),
+        })?;
         let limits = Limits {
             max_context: options.max_context.unwrap_or(model.config.max_context),
             max_rows: 1024,
             max_sequences: 1024,
         };
-        let engine = Engine::new(model, options.precision);
-        Ok(CpuExecutor { engine, pool, sequences: Sequences::new(limits) })
+        let engine = Engine::new(model, options, pool);
+        Ok(CpuExecutor { engine, sequences: Sequences::new(limits) })
     }
 }
 
@@ -56,7 +56,7 @@ impl Executor for CpuExecutor {
     }
 
     fn open(&mut self) -> Result<SeqId> {
-        self.sequences.open(|| Ok(LayerState::empty(&self.engine.model.config)))
+        self.sequences.open(|| Ok(State::empty(&self.engine.model.config, self.engine.kv)))
     }
 
     fn close(&mut self, seq: SeqId) {
@@ -68,17 +68,19 @@ impl Executor for CpuExecutor {
     }
 
     fn run(&mut self, steps: &[Step<'_>]) -> Result<Pass> {
-        let (engine, pool) = (&self.engine, &self.pool);
-        self.sequences
-            .run(&engine.model.config, steps, |sequences| pool.install(|| engine.run(sequences, steps)))
+        let engine = &self.engine;
+        self.sequences.run(&engine.model.config, steps, |sequences| engine.run(sequences, steps))
     }
 
     fn rewind(&mut self, seq: SeqId, len: usize) -> Result<()> {
-        let (isa, Config { gdn, attention, .. }) = (self.engine.isa, &self.engine.model.config);
+        let Engine { isa, pool, .. } = &self.engine;
+        let Config { gdn, attention, .. } = &self.engine.model.config;
         self.sequences.rewind(seq, len, |layers, undo, cut| {
             let kv_len = cut.len * attention.kv_width();
-            let replay = |undo: &gdn::Undo| undo.replay(isa, gdn, cut.kept());
-            self.pool.install(|| LayerState::cut_back(layers, kv_len, undo, replay));
+            let replay = |undo: &gdn::Undo| undo.replay(*isa, pool, gdn, cut.kept());
+            for (layer, undo) in layers.iter_mut().zip(undo) {
+                layer.cut_back(kv_len, undo.as_ref(), replay);
+            }
             Ok(())
         })
     }
@@ -99,12 +101,12 @@ impl Executor for CpuExecutor {
     }
 
     fn export(&self, seq: SeqId) -> Result<SequenceState> {
-        self.sequences.export(seq, |layers, _| Ok(layers.clone()))
+        self.sequences.export(seq, |layers, _| Ok(layers.iter().map(State::export).collect()))
     }
 
     fn import(&mut self, seq: SeqId, state: &SequenceState) -> Result<()> {
         self.sequences.import(&self.engine.model.config, seq, state, |layers| {
-            layers.clone_from(&state.layers);
+            *layers = state.layers.iter().map(|layer| State::import(layer, self.engine.kv)).collect();
             Ok(())
         })
     }

@@ -1,19 +1,25 @@
-//! Gated DeltaNet: projections over all rows of a pass, state work per sequence.
+//! Gated DeltaNet: projections over all rows of a pass, then each head by itself.
+//!
+//! A head needs of the convolution only its own channels, so that convolution, recurrence (or block
+//! operator) and gated norm are one task per head: one parallel region between the projections.
 
-use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::Arc;
+
 use shamrock_model::config::{Config, GdnConfig};
 use shamrock_model::weights::{GdnBlockWeights, GdnWeights};
 use shamrock_model::{Error, Result};
 
-use crate::kernel::{Isa, Loops};
-use crate::linear::Linear;
-use crate::math::{add_scaled, dot, inverse_rms, l2_unit, sigmoid, silu, softmax, softplus};
+use crate::kernel::{DeltaRule, Isa, Loops};
+use crate::linear::{Linear, Stripe};
+use crate::math::{inverse_rms, l2_unit, sigmoid, silu, softmax, softplus};
+use crate::pool::Pool;
 
 /// The training block's size, a literal of the history slot's logit whatever the file's block size.
 const TRAINING_BLOCK: f32 = 32.0;
-/// Columns of the associative memory that are worked on together: with 128 keys they fill half of
-/// a first-level cache, and all rows of a part go by while they are there.
-const STRIP: usize = 32;
+/// Rows of a commit that a head works on at a time: their queries, keys and values stay in
+/// second-level cache.
+const ROWS: usize = 64;
 
 /// A layer's small vectors in the order the loops want them.
 pub(crate) struct Taps {
@@ -33,31 +39,51 @@ impl Taps {
     }
 }
 
-/// Rows of one part ready for the recurrence.
-#[derive(Clone, Debug)]
-struct Rows {
-    /// Unit queries, unit keys and values side by side, `[n, channels]`.
+/// What cuts a commit back to any of its rows: the state before it and the rows to replay.
+pub(crate) struct Undo {
+    ring: Vec<f32>,
+    memory: Vec<f32>,
+    rows: OwnedRows,
+    taps: Arc<Taps>,
+}
+
+/// Projected rows of one part.
+struct OwnedRows {
     qkv: Vec<f32>,
-    /// `e^g`, `[n, value_heads]`.
     decay: Vec<f32>,
-    /// Write strength β, `[n, value_heads]`.
     beta: Vec<f32>,
 }
 
-/// What cuts a commit back to any of its rows: the state before it and the rows to replay.
-pub(crate) struct Undo {
-    memory: Vec<f32>,
-    /// `[conv_kernel - 1 + n, channels]`: the old ring, then the raw rows.
-    tape: Vec<f32>,
-    rows: Rows,
+/// The same, borrowed, with what they are run over.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    g: &'a GdnConfig,
+    taps: &'a Taps,
+    /// Raw rows before these, `[conv_kernel - 1, channels]`.
+    ring: &'a [f32],
+    /// Raw rows, `[n, channels]`.
+    qkv: &'a [f32],
+    /// `e^g`, `[n, value_heads]`.
+    decay: &'a [f32],
+    /// Write strength β, `[n, value_heads]`.
+    beta: &'a [f32],
+}
+
+impl OwnedRows {
+    fn over<'a>(&'a self, g: &'a GdnConfig, taps: &'a Taps, ring: &'a [f32]) -> Rows<'a> {
+        Rows { g, taps, ring, qkv: &self.qkv, decay: &self.decay, beta: &self.beta }
+    }
 }
 
 impl Undo {
     /// The state after the first `kept` rows of the commit: `(ring, memory)`.
-    pub(crate) fn replay(&self, isa: Isa, g: &GdnConfig, kept: usize) -> (Vec<f32>, Vec<f32>) {
-        let mut memory = self.memory.clone();
-        recur(isa, g, &self.rows, kept, &mut memory);
-        let ring = self.tape[kept * g.channels()..][..g.ring_rows() * g.channels()].to_vec();
+    pub(crate) fn replay(&self, isa: Isa, pool: &Pool, g: &GdnConfig, kept: usize) -> (Vec<f32>, Vec<f32>) {
+        let (mut ring, mut memory) = (self.ring.clone(), self.memory.clone());
+        let rows = self.rows.over(g, &self.taps, &self.ring);
+        pool.for_chunks(&mut memory, g.key_dim * g.value_dim, |head, memory| {
+            rows.recur(isa, head, kept, memory, |_, _| {});
+        });
+        rows.shift(kept, &mut ring);
         (ring, memory)
     }
 }
@@ -65,24 +91,23 @@ impl Undo {
 /// Projections of all rows of a pass.
 pub(crate) struct Mixer<'a> {
     isa: Isa,
+    pool: &'a Pool,
     config: &'a Config,
     w: &'a GdnWeights,
-    taps: &'a Taps,
-    qkv: Vec<f32>,
+    taps: &'a Arc<Taps>,
+    rows: OwnedRows,
     z: Vec<f32>,
-    decay: Vec<f32>,
-    beta: Vec<f32>,
-    /// What each row reads from the memory, `[rows, value_heads, value_dim]`.
+    /// What each row reads, normed and gated, `[rows, value_heads, value_dim]`.
     read: Vec<f32>,
 }
 
 impl<'a> Mixer<'a> {
     /// Projects `x` `[rows, hidden]`.
     pub(crate) fn new(
-        linear: &Linear<'_>,
+        linear: &Linear<'a>,
         config: &'a Config,
         w: &'a GdnWeights,
-        taps: &'a Taps,
+        taps: &'a Arc<Taps>,
         x: &[f32],
     ) -> Result<Self> {
         let [qkv, z, mut decay, mut beta] = linear.project_all([(w.qkv, x), (w.z, x), (w.a, x), (w.b, x)])?;
@@ -93,270 +118,269 @@ impl<'a> Mixer<'a> {
         }
         beta.iter_mut().for_each(|b| *b = sigmoid(*b));
         let read = vec![0.0; z.len()];
-        Ok(Mixer { isa: linear.isa(), config, w, taps, qkv, z, decay, beta, read })
+        let rows = OwnedRows { qkv, decay, beta };
+        Ok(Mixer { isa: linear.isa(), pool: linear.pool(), config, w, taps, rows, z, read })
     }
 
     /// Runs rows `rows` through the recurrence and advances `ring` and `memory`.
     pub(crate) fn commit(
         &mut self,
-        rows: std::ops::Range<usize>,
+        rows: Range<usize>,
         ring: &mut [f32],
         memory: &mut [f32],
         keep_undo: bool,
     ) -> Option<Undo> {
-        let g = &self.config.gdn;
-        let (n, tape) = (rows.len(), self.tape(&rows, ring));
-        let ready = self.ready(&rows, &tape, &[]);
-        let before = keep_undo.then(|| memory.to_vec());
-        let by_head = recur(self.isa, g, &ready, n, memory);
-        self.put(&rows, &by_head);
-        ring.copy_from_slice(&tape[n * g.channels()..]);
-        before.map(|memory| Undo { memory, tape, rows: ready })
+        let (g, isa, pool) = (&self.config.gdn, self.isa, self.pool);
+        let gate = Gate::new(self.config, self.w, &self.z, &rows);
+        let part = part(g, self.taps, &self.rows, &rows, ring);
+        let undo = keep_undo.then(|| Undo {
+            ring: ring.to_vec(),
+            memory: memory.to_vec(),
+            rows: part.to_owned(),
+            taps: self.taps.clone(),
+        });
+        let reads = &mut self.read[rows.start * g.value_width()..rows.end * g.value_width()];
+        let stripes = Stripe::split(reads, g.value_width(), g.value_dim);
+        let heads = stripes.into_iter().zip(memory.chunks_mut(g.key_dim * g.value_dim)).enumerate();
+        pool.for_each(heads.collect(), |(head, (mut stripe, memory))| {
+            part.recur(isa, head, rows.len(), memory, |first, read| {
+                gate.put(isa, head, first, read, &mut stripe);
+            });
+        });
+        let mut next = ring.to_vec();
+        part.shift(rows.len(), &mut next);
+        ring.copy_from_slice(&next);
+        undo
     }
 
     /// Runs block `rows` over `ring` and `memory`: every row mixes the block's value rows by a
     /// softmax over key similarity, with one more slot for everything before the block.
-    pub(crate) fn preview(
-        &mut self,
-        rows: std::ops::Range<usize>,
-        ring: &[f32],
-        memory: &[f32],
-    ) -> Result<()> {
+    pub(crate) fn preview(&mut self, rows: Range<usize>, ring: &[f32], memory: &[f32]) -> Result<()> {
         let block = self.w.block.as_ref().ok_or(Error::NotBlockDiffusion)?;
-        let ready = self.ready(&rows, &self.tape(&rows, ring), &self.taps.right);
-        let by_head = mix_block(self.isa, &self.config.gdn, block, &ready, rows.len(), memory);
-        self.put(&rows, &by_head);
+        let (g, isa) = (&self.config.gdn, self.isa);
+        let gate = Gate::new(self.config, self.w, &self.z, &rows);
+        let part = part(g, self.taps, &self.rows, &rows, ring);
+        let reads = &mut self.read[rows.start * g.value_width()..rows.end * g.value_width()];
+        let stripes = Stripe::split(reads, g.value_width(), g.value_dim);
+        let heads = stripes.into_iter().zip(memory.chunks(g.key_dim * g.value_dim)).enumerate();
+        self.pool.for_each(heads.collect(), |(head, (mut stripe, memory))| {
+            let read = part.mix_block(isa, block, head, memory);
+            gate.put(isa, head, 0, &read, &mut stripe);
+        });
         Ok(())
     }
 
-    /// Gated norm and output projection of all rows.
-    pub(crate) fn finish(mut self, linear: &Linear<'_>) -> Result<Vec<f32>> {
-        let (width, dv, eps) =
-            (self.config.gdn.value_width(), self.config.gdn.value_dim, self.config.norm_eps);
-        let (isa, norm) = (self.isa, &self.w.norm);
-        self.read.par_chunks_mut(width).zip(self.z.par_chunks(width)).for_each(|(o, z)| {
-            isa.run(|| {
-                for (o, z) in o.chunks_exact_mut(dv).zip(z.chunks_exact(dv)) {
-                    let scale = inverse_rms(o, eps);
-                    for ((o, z), w) in o.iter_mut().zip(z).zip(norm) {
-                        *o *= scale * w * silu(*z);
-                    }
-                }
-            });
-        });
+    /// Output projection of all rows.
+    pub(crate) fn finish(self, linear: &Linear<'_>) -> Result<Vec<f32>> {
         linear.project(self.w.out, &self.read)
     }
+}
 
-    /// The ring, then the raw rows.
-    fn tape(&self, rows: &std::ops::Range<usize>, ring: &[f32]) -> Vec<f32> {
-        let channels = self.config.gdn.channels();
-        [ring, &self.qkv[rows.start * channels..rows.end * channels]].concat()
+/// Rows `rows` of a pass.
+fn part<'a>(
+    g: &'a GdnConfig,
+    taps: &'a Taps,
+    all: &'a OwnedRows,
+    rows: &Range<usize>,
+    ring: &'a [f32],
+) -> Rows<'a> {
+    let of = |values: &'a [f32], width: usize| &values[rows.start * width..rows.end * width];
+    Rows {
+        g,
+        taps,
+        ring,
+        qkv: of(&all.qkv, g.channels()),
+        decay: of(&all.decay, g.value_heads),
+        beta: of(&all.beta, g.value_heads),
+    }
+}
+
+/// The gated norm of what heads read.
+struct Gate<'a> {
+    g: &'a GdnConfig,
+    norm: &'a [f32],
+    eps: f32,
+    /// `[n, value_width]`.
+    z: &'a [f32],
+}
+
+impl<'a> Gate<'a> {
+    fn new(config: &'a Config, w: &'a GdnWeights, z: &'a [f32], rows: &Range<usize>) -> Self {
+        let (g, width) = (&config.gdn, config.gdn.value_width());
+        Gate { g, norm: &w.norm, eps: config.norm_eps, z: &z[rows.start * width..rows.end * width] }
     }
 
-    fn ready(&self, rows: &std::ops::Range<usize>, tape: &[f32], right: &[f32]) -> Rows {
-        let heads = rows.start * self.config.gdn.value_heads..rows.end * self.config.gdn.value_heads;
-        Rows {
-            qkv: convolve(self.isa, &self.config.gdn, &self.taps.left, right, tape),
-            decay: self.decay[heads.clone()].to_vec(),
-            beta: self.beta[heads].to_vec(),
+    /// Stores what rows from `first` on read, `[_, value_dim]`, in the head's columns.
+    fn put(&self, isa: Isa, head: usize, first: usize, read: &[f32], stripe: &mut Stripe<'_>) {
+        let (dv, width) = (self.g.value_dim, self.g.value_width());
+        for (row, read) in (first..).zip(read.chunks_exact(dv)) {
+            let (out, z) = (stripe.row(row), &self.z[row * width + head * dv..][..dv]);
+            isa.run(|| {
+                let scale = inverse_rms(read, self.eps);
+                for (((out, v), z), w) in out.iter_mut().zip(read).zip(z).zip(self.norm) {
+                    *out = v * (scale * w) * silu(*z);
+                }
+            });
+        }
+    }
+}
+
+/// Queries, keys and values of some rows of one head, after the convolution; queries and keys of unit
+/// length.
+struct HeadRows {
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+}
+
+impl Rows<'_> {
+    fn to_owned(self) -> OwnedRows {
+        OwnedRows { qkv: self.qkv.to_vec(), decay: self.decay.to_vec(), beta: self.beta.to_vec() }
+    }
+
+    /// The head's rows `rows`; with `right`, taps reach later rows as far as the part goes.
+    fn head(&self, isa: Isa, head: usize, rows: Range<usize>, right: bool) -> HeadRows {
+        let (g, n) = (self.g, rows.len());
+        let mut out = HeadRows {
+            q: vec![0.0; n * g.key_dim],
+            k: vec![0.0; n * g.key_dim],
+            v: vec![0.0; n * g.value_dim],
+        };
+        let key_at = head / (g.value_heads / g.key_heads) * g.key_dim;
+        let value_at = 2 * g.key_width() + head * g.value_dim;
+        for (out, at, width, unit) in [
+            (&mut out.q, key_at, g.key_dim, true),
+            (&mut out.k, g.key_width() + key_at, g.key_dim, true),
+            (&mut out.v, value_at, g.value_dim, false),
+        ] {
+            isa.run_long(Convolution { rows: self, first: rows.start, at, width, right, unit, out });
+        }
+        out
+    }
+
+    /// The delta rule over the first `n` rows: advances the head's `memory` and gives `put` the number
+    /// of a row with what it and the rows after it read.
+    fn recur(&self, isa: Isa, head: usize, n: usize, memory: &mut [f32], mut put: impl FnMut(usize, &[f32])) {
+        let g = self.g;
+        let (mut strip, mut read) = (Vec::new(), Vec::new());
+        for first in (0..n).step_by(ROWS) {
+            let rows = first..n.min(first + ROWS);
+            let HeadRows { q, k, v } = self.head(isa, head, rows.clone(), false);
+            let of_head = |values: &[f32]| -> Vec<f32> {
+                rows.clone().map(|t| values[t * g.value_heads + head]).collect()
+            };
+            read.resize(rows.len() * g.value_dim, 0.0);
+            isa.delta_rule(DeltaRule {
+                key_dim: g.key_dim,
+                value_dim: g.value_dim,
+                queries: &q,
+                keys: &k,
+                values: &v,
+                decay: &of_head(self.decay),
+                beta: &of_head(self.beta),
+                memory,
+                strip: &mut strip,
+                out: &mut read,
+            });
+            put(first, &read);
         }
     }
 
-    /// Stores `by_head` `[value_heads, n, value_dim]` as what `rows` read.
-    fn put(&mut self, rows: &std::ops::Range<usize>, by_head: &[f32]) {
-        let g = &self.config.gdn;
-        let (dv, n) = (g.value_dim, rows.len());
-        let read = &mut self.read[rows.start * g.value_width()..rows.end * g.value_width()];
-        read.par_chunks_mut(g.value_width()).with_min_len(4).enumerate().for_each(|(t, row)| {
-            for (head, out) in row.chunks_exact_mut(dv).enumerate() {
-                out.copy_from_slice(&by_head[(head * n + t) * dv..][..dv]);
-            }
-        });
-    }
-}
-
-impl Rows {
-    /// Query, key and value of value head `head` in row `t`.
-    #[inline(always)]
-    fn head<'a>(&'a self, g: &GdnConfig, t: usize, head: usize) -> (&'a [f32], &'a [f32], &'a [f32]) {
-        let key_at = head / (g.value_heads / g.key_heads) * g.key_dim;
-        let row = &self.qkv[t * g.channels()..(t + 1) * g.channels()];
-        let kw = g.key_width();
-        (
-            &row[key_at..][..g.key_dim],
-            &row[kw + key_at..][..g.key_dim],
-            &row[2 * kw + head * g.value_dim..][..g.value_dim],
-        )
-    }
-}
-
-/// `silu` of the depthwise convolution of every row of `tape` past the ring, `[n, channels]`, with
-/// queries and keys scaled to unit length.
-///
-/// `right` (`[conv_kernel - 1, channels]`, or empty) adds taps on the rows after the current one, as
-/// far as the block goes.
-fn convolve(isa: Isa, g: &GdnConfig, left: &[f32], right: &[f32], tape: &[f32]) -> Vec<f32> {
-    let (channels, back) = (g.channels(), g.ring_rows());
-    let n = tape.len() / channels - back;
-    let mut out = vec![0.0; n * channels];
-    out.par_chunks_mut(channels).enumerate().for_each(|(t, row)| {
-        isa.run(|| {
-            let mut tap = |weights: &[f32], values: &[f32]| {
-                for ((o, w), v) in row.iter_mut().zip(weights).zip(values) {
-                    *o += w * v;
+    /// The block operator: what every row reads, `[n, value_dim]`.
+    fn mix_block(&self, isa: Isa, block: &GdnBlockWeights, head: usize, memory: &[f32]) -> Vec<f32> {
+        let g = self.g;
+        let b = self.decay.len() / g.value_heads;
+        let HeadRows { mut q, k, v } = self.head(isa, head, 0..b, true);
+        let read_scale = 1.0 / (g.key_dim as f32).sqrt();
+        let history_logit =
+            block.history_bias[head] + block.history_c[head] * (b as f32 / TRAINING_BLOCK).ln();
+        let mut weights = vec![0.0; b * b];
+        isa.dots(&q, &k, g.key_dim, &mut weights);
+        let mut logits = vec![0.0; b + 1];
+        for (t, (weights, query)) in
+            weights.chunks_exact_mut(b).zip(q.chunks_exact_mut(g.key_dim)).enumerate()
+        {
+            isa.run(|| {
+                for (logit, similarity) in logits.iter_mut().zip(weights.iter()) {
+                    *logit = block.logit_scale[head] * similarity;
                 }
-            };
-            for (weights, values) in
-                left.chunks_exact(channels).zip(tape[t * channels..].chunks_exact(channels))
-            {
-                tap(weights, values);
-            }
-            let later = tape[(t + back + 1) * channels..].chunks_exact(channels);
-            for (weights, values) in right.chunks_exact(channels).zip(later) {
-                tap(weights, values);
-            }
-            row.iter_mut().for_each(|v| *v = silu(*v));
-            row[..2 * g.key_width()].chunks_exact_mut(g.key_dim).for_each(l2_unit);
-        });
-    });
-    out
-}
-
-/// The delta rule over the first `n` rows: advances `memory` and returns what each row reads,
-/// `[value_heads, n, value_dim]`.
-fn recur(isa: Isa, g: &GdnConfig, rows: &Rows, n: usize, memory: &mut [f32]) -> Vec<f32> {
-    let mut by_head = vec![0.0; n * g.value_width()];
-    if n == 0 {
-        return by_head;
+                logits[b] = history_logit;
+                softmax(&mut logits);
+                weights.copy_from_slice(&logits[..b]);
+                let history = logits[b] * self.decay[t * g.value_heads + head] * read_scale;
+                query.iter_mut().for_each(|q| *q *= history);
+            });
+        }
+        let mut out = vec![0.0; b * g.value_dim];
+        isa.add_weighted_rows(&weights, &v, g.value_dim, &mut out);
+        isa.add_weighted_rows(&q, memory, g.value_dim, &mut out);
+        out
     }
-    let (heads, reads) =
-        (memory.par_chunks_mut(g.key_dim * g.value_dim), by_head.par_chunks_mut(n * g.value_dim));
-    heads.zip(reads).enumerate().for_each_init(Vec::new, |strip, (head, (memory, out))| {
-        isa.run_long(HeadRecurrence { g, rows, head, n, memory, strip, out });
-    });
-    by_head
+
+    /// The ring after the first `kept` rows.
+    fn shift(&self, kept: usize, ring: &mut [f32]) {
+        let channels = self.g.channels();
+        for (i, row) in ring.chunks_exact_mut(channels).enumerate() {
+            row.copy_from_slice(self.tape(kept + i));
+        }
+    }
+
+    /// Row `i` of the ring followed by the rows.
+    #[inline(always)]
+    fn tape(&self, i: usize) -> &[f32] {
+        let (channels, back) = (self.g.channels(), self.g.ring_rows());
+        match i.checked_sub(back) {
+            None => &self.ring[i * channels..][..channels],
+            Some(i) => &self.qkv[i * channels..][..channels],
+        }
+    }
 }
 
-/// One head's memory over the first `n` rows.
-struct HeadRecurrence<'a> {
-    g: &'a GdnConfig,
-    rows: &'a Rows,
-    head: usize,
-    n: usize,
-    /// `[key_dim, value_dim]`.
-    memory: &'a mut [f32],
-    /// Room for the columns in hand.
-    strip: &'a mut Vec<[f32; STRIP]>,
-    /// What each row reads, `[n, value_dim]`.
+/// `silu` of the depthwise convolution of some channels, row after row.
+struct Convolution<'a> {
+    rows: &'a Rows<'a>,
+    /// First row.
+    first: usize,
+    /// First channel.
+    at: usize,
+    /// Number of channels.
+    width: usize,
+    /// Taps on later rows too, as far as there are any.
+    right: bool,
+    /// Scale each row to unit length.
+    unit: bool,
+    /// `[_, width]`.
     out: &'a mut [f32],
 }
 
-impl Loops for HeadRecurrence<'_> {
+impl Loops for Convolution<'_> {
     #[inline(always)]
-    fn run(mut self) {
-        for at in (0..self.g.value_dim).step_by(STRIP) {
-            self.columns(at);
+    fn run(self) {
+        let Convolution { rows, first, at, width, right, unit, out } = self;
+        let (channels, back) = (rows.g.channels(), rows.g.ring_rows());
+        let end = back + rows.qkv.len() / channels;
+        for (t, out) in (first..).zip(out.chunks_exact_mut(width)) {
+            for (j, taps) in rows.taps.left.chunks_exact(channels).enumerate() {
+                add_products(out, &taps[at..at + width], &rows.tape(t + j)[at..at + width]);
+            }
+            if right {
+                let later = t + back + 1..end;
+                for (taps, i) in rows.taps.right.chunks_exact(channels).zip(later) {
+                    add_products(out, &taps[at..at + width], &rows.tape(i)[at..at + width]);
+                }
+            }
+            out.iter_mut().for_each(|v| *v = silu(*v));
+            if unit {
+                l2_unit(out);
+            }
         }
     }
 }
 
-impl HeadRecurrence<'_> {
-    /// The columns from `at` on, over all rows.
-    #[inline(always)]
-    fn columns(&mut self, at: usize) {
-        let HeadRecurrence { g, rows, head, n, memory, strip, out } = self;
-        let (head, n) = (*head, *n);
-        let dv = g.value_dim;
-        let width = STRIP.min(dv - at);
-        let read_scale = 1.0 / (g.key_dim as f32).sqrt();
-        load_strip(memory, dv, at, strip);
-        for t in 0..n {
-            let (q, k, v) = rows.head(g, t, head);
-            let (decay, beta) = (rows.decay[t * g.value_heads + head], rows.beta[t * g.value_heads + head]);
-            let mut error = [0.0; STRIP];
-            for (s, k) in strip.iter_mut().zip(k) {
-                for (e, s) in error.iter_mut().zip(s) {
-                    *s *= decay;
-                    *e += k * *s;
-                }
-            }
-            let mut values = [0.0; STRIP];
-            values[..width].copy_from_slice(&v[at..at + width]);
-            for (e, v) in error.iter_mut().zip(values) {
-                *e = beta * (v - *e);
-            }
-            let mut read = [0.0; STRIP];
-            for ((s, k), q) in strip.iter_mut().zip(k).zip(q) {
-                let q = q * read_scale;
-                for ((r, s), e) in read.iter_mut().zip(s).zip(error) {
-                    *s += k * e;
-                    *r += q * *s;
-                }
-            }
-            out[t * dv + at..][..width].copy_from_slice(&read[..width]);
-        }
-        for (row, s) in memory.chunks_exact_mut(dv).zip(strip.iter()) {
-            row[at..at + width].copy_from_slice(&s[..width]);
-        }
-    }
-}
-
-/// Copies the columns from `at` on of a head's memory `[key_dim, dv]`; columns past the end are zero.
+/// `out += a ⊙ b`.
 #[inline(always)]
-fn load_strip(memory: &[f32], dv: usize, at: usize, strip: &mut Vec<[f32; STRIP]>) {
-    let width = STRIP.min(dv - at);
-    strip.clear();
-    strip.extend(memory.chunks_exact(dv).map(|row| {
-        let mut s = [0.0; STRIP];
-        s[..width].copy_from_slice(&row[at..at + width]);
-        s
-    }));
-}
-
-/// The block operator over `b` rows, `[value_heads, b, value_dim]`.
-fn mix_block(
-    isa: Isa,
-    g: &GdnConfig,
-    block: &GdnBlockWeights,
-    rows: &Rows,
-    b: usize,
-    memory: &[f32],
-) -> Vec<f32> {
-    let (dk, dv) = (g.key_dim, g.value_dim);
-    let read_scale = 1.0 / (dk as f32).sqrt();
-    let log_size = (b as f32 / TRAINING_BLOCK).ln();
-    let mut by_head = vec![0.0; b * g.value_width()];
-    let heads = by_head.par_chunks_mut(b * dv).zip(memory.par_chunks(dk * dv)).enumerate();
-    heads.for_each_init(Vec::new, |strip, (head, (out, memory))| {
-        isa.run(|| {
-            let mut history = vec![0.0; b];
-            let mut weights = vec![0.0; b + 1];
-            for (t, out) in out.chunks_exact_mut(dv).enumerate() {
-                let query = rows.head(g, t, head).0;
-                for (s, weight) in weights[..b].iter_mut().enumerate() {
-                    *weight = block.logit_scale[head] * dot(query, rows.head(g, s, head).1);
-                }
-                weights[b] = block.history_bias[head] + block.history_c[head] * log_size;
-                softmax(&mut weights);
-                for (s, weight) in weights[..b].iter().enumerate() {
-                    add_scaled(out, rows.head(g, s, head).2, *weight);
-                }
-                history[t] = weights[b] * rows.decay[t * g.value_heads + head] * read_scale;
-            }
-            for at in (0..dv).step_by(STRIP) {
-                let width = STRIP.min(dv - at);
-                load_strip(memory, dv, at, strip);
-                for (t, out) in out.chunks_exact_mut(dv).enumerate() {
-                    let mut read = [0.0; STRIP];
-                    for (s, q) in strip.iter().zip(rows.head(g, t, head).0) {
-                        for (r, s) in read.iter_mut().zip(s) {
-                            *r += q * s;
-                        }
-                    }
-                    add_scaled(&mut out[at..at + width], &read[..width], history[t]);
-                }
-            }
-        });
-    });
-    by_head
+fn add_products(out: &mut [f32], a: &[f32], b: &[f32]) {
+    for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+        *out += a * b;
+    }
 }

@@ -1,10 +1,49 @@
 //! The head, for the rows that are asked for.
+//!
+//! Logits are made some ids at a time for all rows. Picks are read off there and then: no row of
+//! logits is ever whole.
 
-use rayon::prelude::*;
 use shamrock_model::weights::Matrix;
-use shamrock_model::{Pick, Result, Score, Scored};
+use shamrock_model::{Pick, Result, Score, Scored, Shaping};
 
-use crate::linear::Linear;
+use crate::kernel::BAND;
+use crate::linear::{Linear, ROW_BLOCK, Stripe};
+use crate::math::exp;
+
+/// Ids of a task.
+const IDS: usize = 16 * BAND;
+
+/// What becomes of the logits of one part.
+enum Sink<'a> {
+    Nothing,
+    /// The logits, `[rows, vocab]`.
+    Logits(Vec<f32>),
+    Picks(Picks<'a>),
+}
+
+/// Picks of one part in the making.
+struct Picks<'a> {
+    rows: &'a [usize],
+    shaping: Shaping<'a>,
+    probes: &'a [u32],
+    /// `shaping.counts` by ascending id.
+    counts: Vec<(u32, u32)>,
+    /// `[tasks, rows]`.
+    partial: Vec<Partial>,
+}
+
+/// A pick over some ids.
+#[derive(Clone, Copy)]
+struct Partial {
+    token: u32,
+    best: f32,
+    second: f32,
+    /// `Σ e^d` and `Σ d e^d` over `d = logit - best`.
+    sum: f32,
+    weighted: f32,
+    /// Logit of the probe if it is one of these ids.
+    probe: Option<f32>,
+}
 
 /// Scores parts: `wanted[i]` are the normed rows of `scores[i]`, one after the other.
 pub(crate) fn score(
@@ -13,27 +52,199 @@ pub(crate) fn score(
     wanted: &[f32],
     scores: &[&Score<'_>],
 ) -> Result<Vec<Scored>> {
-    let vocab = head.rows;
-    let mut logits = linear.project(head, wanted)?;
-    let mut rest = logits.as_mut_slice();
-    Ok(scores
-        .iter()
-        .map(|score| {
-            let own = rest.split_off_mut(..score.rows().len() * vocab).unwrap_or_default();
-            match score {
-                Score::None => Scored::None,
-                Score::Logits { .. } => Scored::Logits { values: own.to_vec(), vocab },
-                Score::Picks { rows, shaping, probes } => Scored::Picks(
-                    own.par_chunks_exact_mut(vocab)
-                        .zip(*rows)
-                        .enumerate()
-                        .map(|(i, (logits, &row))| {
-                            shaping.apply(row, logits);
-                            Pick::from_logits(logits, probes.get(i).copied())
-                        })
-                        .collect(),
-                ),
+    let (vocab, tasks) = (head.rows, head.rows.div_ceil(IDS));
+    let mut sinks: Vec<Sink<'_>> = scores.iter().map(|score| Sink::new(score, vocab, tasks)).collect();
+    let source = linear.prepare(&[(head, wanted).into()])?.remove(0);
+    // What each task writes of every part.
+    let mut work: Vec<Vec<Target<'_>>> = (0..tasks).map(|_| Vec::with_capacity(sinks.len())).collect();
+    for (sink, score) in sinks.iter_mut().zip(scores) {
+        sink.share(score.rows().len(), vocab, &mut work);
+    }
+    if source.rows() == 0 {
+        work.clear();
+    }
+    linear.tasks(work.into_iter().enumerate().collect(), |scratch, (task, mut targets)| {
+        let ids = task * IDS..vocab.min((task + 1) * IDS);
+        let mut logits = vec![0.0; source.rows().min(ROW_BLOCK) * ids.len()];
+        let mut products = vec![[0.0; BAND]; source.rows().min(ROW_BLOCK)];
+        for first in (0..source.rows()).step_by(ROW_BLOCK) {
+            let rows = first..source.rows().min(first + ROW_BLOCK);
+            for at in (0..ids.len()).step_by(BAND) {
+                let products = &mut products[..rows.len()];
+                source.band(linear.isa(), ids.start + at, rows.clone(), scratch, products)?;
+                for (logits, products) in logits.chunks_exact_mut(ids.len()).zip(products) {
+                    for (logit, product) in logits[at..].iter_mut().zip(products) {
+                        *logit = *product;
+                    }
+                }
             }
-        })
-        .collect())
+            let mut at = 0;
+            for target in &mut targets {
+                let own = at..at + target.rows();
+                at = own.end;
+                for row in own.start.max(rows.start)..own.end.min(rows.end) {
+                    let logits = &mut logits[(row - rows.start) * ids.len()..][..ids.len()];
+                    linear.isa().run(|| target.take(row - own.start, ids.start, logits));
+                }
+            }
+        }
+        Ok(())
+    })?;
+    Ok(sinks.into_iter().map(|sink| sink.finish(vocab)).collect())
+}
+
+/// One task's share of a [`Sink`].
+enum Target<'a> {
+    Logits { stripe: Stripe<'a>, rows: usize },
+    Picks { shaping: Shaping<'a>, rows: &'a [usize], probes: &'a [u32], partial: &'a mut [Partial] },
+}
+
+impl Target<'_> {
+    fn rows(&self) -> usize {
+        match self {
+            Target::Logits { rows, .. } => *rows,
+            Target::Picks { rows, .. } => rows.len(),
+        }
+    }
+
+    /// Takes the logits of the ids from `first` on of the `i`-th row.
+    #[inline(always)]
+    fn take(&mut self, i: usize, first: usize, logits: &mut [f32]) {
+        match self {
+            Target::Logits { stripe, .. } => stripe.row(i).copy_from_slice(logits),
+            Target::Picks { shaping, rows, probes, partial } => {
+                shaping.apply_from(rows[i], first, logits);
+                partial[i] = Partial::of(first, logits, probes.get(i).copied());
+            }
+        }
+    }
+}
+
+impl<'a> Sink<'a> {
+    fn new(score: &Score<'a>, vocab: usize, tasks: usize) -> Self {
+        match *score {
+            Score::None => Sink::Nothing,
+            Score::Logits { rows } => Sink::Logits(vec![0.0; rows.len() * vocab]),
+            Score::Picks { rows, shaping, probes } => {
+                let mut counts = shaping.counts.to_vec();
+                counts.sort_unstable();
+                let partial = vec![Partial::NONE; tasks * rows.len()];
+                Sink::Picks(Picks { rows, shaping, probes, counts, partial })
+            }
+        }
+    }
+
+    /// Gives each task its share.
+    fn share<'s>(&'s mut self, rows: usize, vocab: usize, work: &mut [Vec<Target<'s>>]) {
+        match self {
+            Sink::Nothing => {}
+            Sink::Logits(values) => {
+                for (targets, stripe) in work.iter_mut().zip(Stripe::split(values, vocab, IDS)) {
+                    targets.push(Target::Logits { stripe, rows });
+                }
+            }
+            Sink::Picks(picks) if picks.rows.is_empty() => {}
+            Sink::Picks(Picks { rows, shaping, probes, counts, partial }) => {
+                for (task, (targets, partial)) in
+                    work.iter_mut().zip(partial.chunks_mut(rows.len())).enumerate()
+                {
+                    let from = |id: usize| counts.partition_point(|count| (count.0 as usize) < id);
+                    let counts = &counts[from(task * IDS)..from((task + 1) * IDS)];
+                    targets.push(Target::Picks {
+                        shaping: Shaping { counts, ..*shaping },
+                        rows,
+                        probes,
+                        partial,
+                    });
+                }
+            }
+        }
+    }
+
+    fn finish(self, vocab: usize) -> Scored {
+        match self {
+            Sink::Nothing => Scored::None,
+            Sink::Logits(values) => Scored::Logits { values, vocab },
+            Sink::Picks(Picks { rows, partial, .. }) => {
+                let of_row = |i: usize| partial.iter().skip(i).step_by(rows.len());
+                Scored::Picks((0..rows.len()).map(|i| merge(of_row(i))).collect())
+            }
+        }
+    }
+}
+
+impl Partial {
+    const NONE: Partial = Partial {
+        token: 0,
+        best: f32::NEG_INFINITY,
+        second: f32::NEG_INFINITY,
+        sum: 0.0,
+        weighted: 0.0,
+        probe: None,
+    };
+
+    /// Over the ids from `first` on.
+    #[inline(always)]
+    fn of(first: usize, logits: &[f32], probe: Option<u32>) -> Partial {
+        const LANES: usize = 16;
+        let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let Some(at) = logits.iter().position(|&l| l == best).filter(|_| best > f32::NEG_INFINITY) else {
+            return Partial::NONE;
+        };
+        let others = logits[..at].iter().chain(&logits[at + 1..]);
+        let second = others.copied().fold(f32::NEG_INFINITY, f32::max);
+        let (mut sums, mut weighted) = ([0.0f32; LANES], [0.0f32; LANES]);
+        let mut add = |i: usize, logit: f32| {
+            // Far below the best nothing counts, and −∞ would become NaN.
+            let d = (logit - best).max(-80.0);
+            let e = exp(d);
+            sums[i] += e;
+            weighted[i] += d * e;
+        };
+        let (whole, rest) = logits.as_chunks::<LANES>();
+        for logits in whole {
+            for i in 0..LANES {
+                add(i, logits[i]);
+            }
+        }
+        for (i, logit) in rest.iter().enumerate() {
+            add(i, *logit);
+        }
+        let probe =
+            probe.and_then(|id| (id as usize).checked_sub(first)).and_then(|i| logits.get(i)).copied();
+        let token = (first + at) as u32;
+        Partial { token, best, second, sum: sums.iter().sum(), weighted: weighted.iter().sum(), probe }
+    }
+}
+
+/// The pick over all ids; `partials` by ascending id.
+fn merge<'a>(partials: impl Iterator<Item = &'a Partial> + Clone) -> Pick {
+    let mut top = Partial::NONE;
+    for partial in partials.clone() {
+        if partial.best > top.best {
+            top = Partial { second: top.best.max(partial.second), ..*partial };
+        } else {
+            top.second = top.second.max(partial.best);
+        }
+    }
+    if top.best == f32::NEG_INFINITY {
+        return Pick { token: 0, probability: 0.0, runner_up: 0.0, entropy: 0.0, probe: 0.0 };
+    }
+    // With D = best of a part − best of all, its Σ e^d is e^D Σ e^d' and its Σ d e^d is
+    // e^D (Σ d' e^d' + D Σ e^d').
+    let (mut sum, mut weighted, mut probe) = (0.0f64, 0.0f64, None);
+    for partial in partials.filter(|partial| partial.best > f32::NEG_INFINITY) {
+        let shift = f64::from(partial.best - top.best);
+        sum += shift.exp() * f64::from(partial.sum);
+        weighted += shift.exp() * (f64::from(partial.weighted) + shift * f64::from(partial.sum));
+        probe = probe.or(partial.probe);
+    }
+    let probability_of = |logit: f32| (f64::from(logit - top.best).exp() / sum) as f32;
+    Pick {
+        token: top.token,
+        probability: (1.0 / sum) as f32,
+        runner_up: probability_of(top.second),
+        entropy: (sum.ln() - weighted / sum) as f32,
+        probe: probe.map_or(0.0, probability_of),
+    }
 }

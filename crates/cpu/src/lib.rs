@@ -7,9 +7,13 @@
 //! | module | owns |
 //! |---|---|
 //! | `kernel` | the inner loops, once portable and once per instruction set |
+//! | `pool` | the threads |
 //! | `linear` | weights as panels, activations as operands, and their product over the threads |
 //! | `gdn`, `attention`, `moe`, `head` | the stages of a layer, over all rows of a pass |
 //! | `pass` | one pass: the layers in order |
+//! | `state` | what is committed, layer by layer |
+//! | `residency`, `memory` | experts within a memory budget; what a model needs and the machine has |
+//! | `machine` | peaks of the machine, for benchmarks |
 //! | `executor` | sequences and the [`Executor`](shamrock_model::Executor) seam |
 //!
 //! # Results
@@ -26,11 +30,18 @@ mod head;
 pub mod kernel;
 #[doc(hidden)]
 pub mod linear;
+mod machine;
 mod math;
+mod memory;
 mod moe;
 mod pass;
+mod pool;
+mod residency;
+mod state;
 
 pub use executor::CpuExecutor;
+pub use machine::Machine;
+pub use memory::{Memory, available_memory};
 
 /// How inputs of quantised matrices are multiplied. Matrices stored as floats (the router among
 /// them) are always multiplied in f32.
@@ -43,13 +54,29 @@ pub enum Precision {
     F32,
 }
 
+/// How keys and values of committed rows are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvPrecision {
+    /// Half precision: 2 bytes a number.
+    #[default]
+    F16,
+    /// Single precision: the path that holds the conformance tolerances.
+    F32,
+}
+
 /// Options of [`CpuExecutor`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuOptions {
     /// Positions a sequence may reach; `None` takes the model's own limit.
     pub max_context: Option<usize>,
-    /// Worker threads; `None` takes one per available core.
+    /// Worker threads; `None` takes one per physical core.
     pub threads: Option<usize>,
     /// Arithmetic of quantised matrices.
     pub precision: Precision,
+    /// Storage of keys and values.
+    pub kv: KvPrecision,
+    /// Bytes of weights to keep in memory: experts beyond it are let go of, the least recently used
+    /// first, and fetched again ahead of their use. `None` leaves it all to the system, which is
+    /// faster where everything fits.
+    pub memory_budget: Option<u64>,
 }

@@ -3,27 +3,30 @@
 //! Loops are written so that the compiler vectorises them inside [`Isa::run`](crate::kernel::Isa::run);
 //! none depends on the width, so every instruction set gives the same bits.
 
-use rayon::prelude::*;
 pub(crate) use shamrock_model::math::{add_scaled, dot, inverse_rms, l2_unit, softplus};
 
 use crate::kernel::Isa;
+use crate::pool::Pool;
 
+/// 1.5 · 2²³: adding it leaves the integer nearest to a small number in the low bits.
+const SHIFT: f32 = 12_582_912.0;
 /// Rows that make a task of the elementwise operators.
 const ROWS_PER_TASK: usize = 4;
 
 /// `x / rms(x) ⊙ (1 + w)` for every row of `x` `[rows, w.len()]`.
-pub(crate) fn norm_1p(isa: Isa, x: &[f32], w: &[f32], eps: f32) -> Vec<f32> {
+pub(crate) fn norm_1p(isa: Isa, pool: &Pool, x: &[f32], w: &[f32], eps: f32) -> Vec<f32> {
     let mut out = vec![0.0; x.len()];
-    out.par_chunks_mut(w.len()).zip(x.par_chunks(w.len())).with_min_len(ROWS_PER_TASK).for_each(
-        |(out, x)| {
+    pool.for_chunks(&mut out, ROWS_PER_TASK * w.len(), |task, out| {
+        let x = x[task * ROWS_PER_TASK * w.len()..].chunks_exact(w.len());
+        for (out, x) in out.chunks_exact_mut(w.len()).zip(x) {
             isa.run(|| {
                 let scale = inverse_rms(x, eps);
                 for ((o, v), w) in out.iter_mut().zip(x).zip(w) {
                     *o = v * (scale * (1.0 + w));
                 }
             });
-        },
-    );
+        }
+    });
     out
 }
 
@@ -34,6 +37,35 @@ pub(crate) fn norm_1p_in_place(x: &mut [f32], w: &[f32], eps: f32) {
     for (v, w) in x.iter_mut().zip(w) {
         *v *= scale * (1.0 + w);
     }
+}
+
+/// Largest of `x`; −∞ of nothing. NaN is passed over.
+#[inline(always)]
+pub(crate) fn peak(x: &[f32]) -> f32 {
+    in_lanes(x, f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
+}
+
+/// Sum of `x` in a fixed order.
+#[inline(always)]
+pub(crate) fn total(x: &[f32]) -> f32 {
+    in_lanes(x, 0.0, |a, b| a + b)
+}
+
+/// Folds sixteen lanes side by side, then the lanes.
+#[inline(always)]
+fn in_lanes(x: &[f32], start: f32, fold: impl Fn(f32, f32) -> f32) -> f32 {
+    const LANES: usize = 16;
+    let mut lanes = [start; LANES];
+    let (body, tail) = x.as_chunks::<LANES>();
+    for x in body {
+        for i in 0..LANES {
+            lanes[i] = fold(lanes[i], x[i]);
+        }
+    }
+    for (lane, x) in lanes.iter_mut().zip(tail) {
+        *lane = fold(*lane, *x);
+    }
+    lanes.into_iter().fold(start, fold)
 }
 
 /// Logistic function.
@@ -65,8 +97,6 @@ pub(crate) fn softmax(row: &mut [f32]) {
 /// smallest normal numbers, above 88 at the largest; NaN stays NaN.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    /// 1.5 · 2²³: adding it leaves the integer nearest to a small number in the low bits.
-    const SHIFT: f32 = 12_582_912.0;
     /// ln 2 in two parts, the first short enough that its products with whole numbers are exact.
     const LN2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
     let x = if x < -87.0 { -87.0 } else { x };
@@ -82,6 +112,24 @@ pub(crate) fn exp(x: f32) -> f32 {
     let series = series * r + 1.0 / 6.0;
     let series = series * r + 0.5;
     let series = (series * r) * r + r + 1.0;
+    let exponent = shifted.to_bits().wrapping_sub(SHIFT.to_bits()).wrapping_add(127) << 23;
+    series * f32::from_bits(exponent)
+}
+
+/// `2ˣ` within 3 units in the last place for |x| ≤ 126, beyond which it stays there.
+#[inline(always)]
+pub(crate) fn exp2(x: f32) -> f32 {
+    let x = if x < -126.0 { -126.0 } else { x };
+    let x = if x > 126.0 { 126.0 } else { x };
+    let shifted = x + SHIFT;
+    let r = x - (shifted - SHIFT);
+    // The minimax polynomial of degree 5 over |r| ≤ ½: below 8e-8 relative.
+    let series = 0.001_327_647_2f32;
+    let series = series.mul_add(r, 0.009_675_541);
+    let series = series.mul_add(r, 0.055_507_134);
+    let series = series.mul_add(r, 0.240_221_2);
+    let series = series.mul_add(r, 0.693_146_94);
+    let series = series.mul_add(r, 1.0);
     let exponent = shifted.to_bits().wrapping_sub(SHIFT.to_bits()).wrapping_add(127) << 23;
     series * f32::from_bits(exponent)
 }
@@ -135,6 +183,18 @@ mod tests {
         assert!(exp(f32::NAN).is_nan());
         assert!(exp(f32::NEG_INFINITY) < 2e-38 && exp(f32::INFINITY) > 1e38);
         assert_eq!(exp(0.0), 1.0);
+    }
+
+    #[test]
+    fn exp2_is_within_three_units_in_the_last_place() {
+        let mut worst = 0.0f64;
+        for i in -126_000..126_000 {
+            let x = i as f32 / 1000.0 + 0.000_37;
+            let exact = f64::from(x).exp2();
+            let ulp = f64::from((exact as f32).next_up()) - f64::from(exact as f32);
+            worst = worst.max((f64::from(exp2(x)) - exact).abs() / ulp);
+        }
+        assert!(worst <= 3.0, "{worst} ulp");
     }
 
     #[test]

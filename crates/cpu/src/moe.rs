@@ -1,29 +1,35 @@
 //! Mixture of experts over all rows of a pass.
+//!
+//! Rows are rounded once for all experts, which pick theirs from them. Two parallel regions: gate and
+//! up projections of all experts, each task a few inner columns of one expert; then the down
+//! projections, each task a few columns of the result over all experts, which it adds up by itself.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use rayon::prelude::*;
 use shamrock_model::config::Config;
 use shamrock_model::routing::{Routes, coreset, route, softmax_rows};
-use shamrock_model::weights::{Matrix, MoeWeights};
+use shamrock_model::weights::{Ffn, MoeWeights};
 use shamrock_model::{Part, Result};
 
-use crate::kernel::Isa;
-use crate::linear::Linear;
-use crate::math::{add_scaled, sigmoid, silu};
+use crate::kernel::BAND;
+use crate::linear::{Linear, Product, ROW_BLOCK, Scratch, Source, Stripe};
+use crate::math::{sigmoid, silu};
 use crate::pass::Rows;
 
-/// Values that make a task of the elementwise operators.
-const TASK: usize = 1 << 12;
+/// Inner columns of a task.
+const INNER: usize = 4 * BAND;
+/// Columns of the result of a task.
+const COLUMNS: usize = 2 * BAND;
 
 /// Rows grouped by expert.
 pub(crate) struct Plan {
-    /// Ascending experts, each with the place of its first row in `rows`.
-    experts: Vec<(u32, usize)>,
+    /// Ascending experts, each with its stretch of `rows`.
+    experts: Vec<(u32, Range<usize>)>,
     /// Rows of the pass, expert after expert, ascending inside one.
-    rows: Vec<usize>,
-    /// Per row of the pass: places in `rows` and their weights, by ascending expert.
-    places: Vec<Vec<(usize, f32)>>,
+    rows: Vec<u32>,
+    /// Weight of the expert's output for each of them.
+    weights: Vec<f32>,
     /// Time the choice took.
     pub(crate) time: Duration,
 }
@@ -32,6 +38,11 @@ impl Plan {
     /// Experts in use.
     pub(crate) fn distinct(&self) -> usize {
         self.experts.len()
+    }
+
+    /// The experts in use, ascending.
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = u32> + '_ {
+        self.experts.iter().map(|expert| expert.0)
     }
 
     /// Chooses experts for each part; a preview keeps to its block's coreset if the model has them.
@@ -46,44 +57,44 @@ impl Plan {
         let start = Instant::now();
         let experts = config.moe.experts;
         softmax_rows(&mut probs, experts);
-        let routes: Vec<Routes> = parts
-            .par_iter()
-            .map(|part| {
-                let probs = &probs[part.rows.start * experts..part.rows.end * experts];
-                let top_p = config.block.as_ref().and_then(|b| b.coreset_top_p);
-                let coreset =
-                    top_p.filter(|_| part.part == Part::Preview).map(|p| coreset(probs, &config.moe, p));
-                route(probs, &config.moe, coreset.as_deref())
-            })
-            .collect();
-        let mut choices: Vec<(u32, usize, f32)> = Vec::new();
+        let top_p = config.block.as_ref().and_then(|b| b.coreset_top_p);
+        let mut routes: Vec<Routes> = vec![Routes::default(); parts.len()];
+        linear.pool().for_chunks(&mut routes, 1, |i, routes| {
+            let part = &parts[i];
+            let probs = &probs[part.rows.start * experts..part.rows.end * experts];
+            let coreset =
+                top_p.filter(|_| part.part == Part::Preview).map(|p| coreset(probs, &config.moe, p));
+            routes[0] = route(probs, &config.moe, coreset.as_deref());
+        });
+        let mut choices: Vec<(u32, u32, f32)> = Vec::new();
         for (part, routes) in parts.iter().zip(&routes) {
             for r in 0..routes.rows() {
-                choices.extend(routes.row(r).iter().map(|c| (c.expert, part.rows.start + r, c.weight)));
+                let row = (part.rows.start + r) as u32;
+                choices.extend(routes.row(r).iter().map(|c| (c.expert, row, c.weight)));
             }
         }
         choices.sort_unstable_by_key(|&(expert, row, _)| (expert, row));
-        let mut plan = Plan {
-            experts: Vec::new(),
-            rows: choices.iter().map(|c| c.1).collect(),
-            places: vec![Vec::new(); probs.len() / experts],
-            time: Duration::ZERO,
-        };
-        for (place, &(expert, row, weight)) in choices.iter().enumerate() {
-            if plan.experts.last().is_none_or(|last| last.0 != expert) {
-                plan.experts.push((expert, place));
-            }
-            plan.places[row].push((place, weight));
+        let mut experts = Vec::new();
+        for group in choices.chunk_by(|a, b| a.0 == b.0) {
+            let start = experts.last().map_or(0, |(_, before): &(u32, Range<usize>)| before.end);
+            experts.push((group[0].0, start..start + group.len()));
         }
-        plan.time = start.elapsed();
-        Ok(plan)
+        Ok(Plan {
+            experts,
+            rows: choices.iter().map(|c| c.1).collect(),
+            weights: choices.iter().map(|c| c.2).collect(),
+            time: start.elapsed(),
+        })
     }
+}
 
-    /// The places of each expert, in order.
-    fn spans(&self) -> impl Iterator<Item = (u32, std::ops::Range<usize>)> + '_ {
-        let ends = self.experts.iter().skip(1).map(|e| e.1).chain([self.rows.len()]);
-        self.experts.iter().zip(ends).map(|(&(expert, start), end)| (expert, start..end))
-    }
+/// One feed-forward with the rows it runs over.
+struct Branch<'a> {
+    ffn: Ffn,
+    /// Rows of the pass; `None` for all, in the shared expert.
+    rows: Option<&'a [u32]>,
+    /// Weight of the output for each of the rows.
+    weights: &'a [f32],
 }
 
 /// The sigmoid-gated shared expert plus the weighted routed experts in ascending order, added to
@@ -96,53 +107,95 @@ pub(crate) fn experts(
     hidden: &mut [f32],
 ) -> Result<()> {
     let width = w.router.cols;
-    // The routed rows, expert after expert; each expert is a product over its own stretch.
-    let mut gathered = vec![0.0; plan.rows.len() * width];
-    gathered.par_chunks_mut(width).zip(&plan.rows).with_min_len(8).for_each(|(to, &row)| {
-        to.copy_from_slice(&y[row * width..(row + 1) * width]);
-    });
-    let mut products: Vec<(Matrix, &[f32])> = vec![(w.shared_gate, y), (w.shared.gate, y), (w.shared.up, y)];
-    for (expert, span) in plan.spans() {
-        let ffn = &w.experts[expert as usize];
-        let x = &gathered[span.start * width..span.end * width];
-        products.extend([(ffn.gate, x), (ffn.up, x)]);
-    }
-    let mut results = linear.project_list(&products)?.into_iter();
-    let gates = results.next().unwrap_or_default();
-    let mut inner = Vec::with_capacity(plan.distinct() + 1);
-    while let (Some(mut gate), Some(up)) = (results.next(), results.next()) {
-        gate_with(linear.isa(), &mut gate, &up);
-        inner.push(gate);
-    }
-    let down = std::iter::once(w.shared.down).chain(plan.spans().map(|(e, _)| w.experts[e as usize].down));
-    let products: Vec<(Matrix, &[f32])> = down.zip(inner.iter().map(Vec::as_slice)).collect();
-    let mut results = linear.project_list(&products)?.into_iter();
-    let shared = results.next().unwrap_or_default();
-    let routed: Vec<Vec<f32>> = results.collect();
-    let by_place: Vec<&[f32]> = routed.iter().flat_map(|r| r.chunks_exact(width)).collect();
+    let mut gates = linear.project(w.shared_gate, y)?;
+    gates.iter_mut().for_each(|gate| *gate = sigmoid(*gate));
+    let mut branches = vec![Branch { ffn: w.shared, rows: None, weights: &gates }];
+    branches.extend(plan.experts.iter().map(|(expert, span)| Branch {
+        ffn: w.experts[*expert as usize],
+        rows: Some(&plan.rows[span.clone()]),
+        weights: &plan.weights[span.clone()],
+    }));
+    let inner = inner(linear, y, &branches)?;
 
-    let isa = linear.isa();
-    hidden.par_chunks_mut(width).enumerate().for_each(|(row, hidden)| {
-        isa.run(|| {
-            let mut out = shared[row * width..(row + 1) * width].to_vec();
-            let gate = sigmoid(gates[row]);
-            out.iter_mut().for_each(|v| *v *= gate);
-            for &(place, weight) in &plan.places[row] {
-                add_scaled(&mut out, by_place[place], weight);
+    let products: Vec<Product<'_>> =
+        branches.iter().zip(&inner).map(|(b, inner)| (b.ffn.down, inner.as_slice()).into()).collect();
+    let down = linear.prepare(&products)?;
+    linear.tasks(Stripe::split(hidden, width, COLUMNS), |scratch, mut stripe| {
+        let mut sums = vec![0.0; y.len() / width * stripe.columns()];
+        for (branch, down) in branches.iter().zip(&down) {
+            add_branch(linear, scratch, branch, down, stripe.first(), stripe.columns(), &mut sums)?;
+        }
+        for (row, sums) in sums.chunks_exact(stripe.columns()).enumerate() {
+            for (hidden, sum) in stripe.row(row).iter_mut().zip(sums) {
+                *hidden += sum;
             }
-            add_scaled(hidden, &out, 1.0);
-        });
-    });
-    Ok(())
+        }
+        Ok(())
+    })
 }
 
-/// `silu(gate) ⊙ up` into `gate`.
-fn gate_with(isa: Isa, gate: &mut [f32], up: &[f32]) {
-    gate.par_chunks_mut(TASK).zip(up.par_chunks(TASK)).for_each(|(gate, up)| {
-        isa.run(|| {
-            for (g, u) in gate.iter_mut().zip(up) {
-                *g = silu(*g) * u;
+/// `silu(gate x) ⊙ (up x)` of each branch's rows, `[rows, ffn width]`.
+fn inner(linear: &Linear<'_>, y: &[f32], branches: &[Branch<'_>]) -> Result<Vec<Vec<f32>>> {
+    let products: Vec<Product<'_>> = branches
+        .iter()
+        .flat_map(|b| [b.ffn.gate, b.ffn.up].map(|matrix| Product { matrix, x: y, picked: b.rows }))
+        .collect();
+    let sources = linear.prepare(&products)?;
+    let mut inner: Vec<Vec<f32>> =
+        branches.iter().map(|b| vec![0.0; b.weights.len() * b.ffn.gate.rows]).collect();
+    let mut tasks = Vec::new();
+    for ((branch, inner), pair) in branches.iter().zip(&mut inner).zip(sources.as_chunks::<2>().0) {
+        tasks.extend(Stripe::split(inner, branch.ffn.gate.rows, INNER).into_iter().map(|s| (pair, s)));
+    }
+    linear.tasks(tasks, |scratch, ([gate, up], mut stripe)| {
+        let mut products = vec![[0.0; BAND]; 2 * gate.rows().min(ROW_BLOCK)];
+        for first in (0..gate.rows()).step_by(ROW_BLOCK) {
+            let rows = first..gate.rows().min(first + ROW_BLOCK);
+            let (gates, ups) = products[..2 * rows.len()].split_at_mut(rows.len());
+            for at in (0..stripe.columns()).step_by(BAND) {
+                gate.band(linear.isa(), stripe.first() + at, rows.clone(), scratch, gates)?;
+                up.band(linear.isa(), stripe.first() + at, rows.clone(), scratch, ups)?;
+                let columns = at..stripe.columns().min(at + BAND);
+                for ((row, gate), up) in rows.clone().zip(gates.iter()).zip(ups.iter()) {
+                    let mut values = [0.0; BAND];
+                    linear.isa().run(|| {
+                        for ((value, gate), up) in values.iter_mut().zip(gate).zip(up) {
+                            *value = silu(*gate) * up;
+                        }
+                    });
+                    stripe.row(row)[columns.clone()].copy_from_slice(&values[..columns.len()]);
+                }
             }
-        });
-    });
+        }
+        Ok(())
+    })?;
+    Ok(inner)
+}
+
+/// Adds some columns of a branch's weighted output to `sums` `[rows of the pass, columns]`.
+fn add_branch(
+    linear: &Linear<'_>,
+    scratch: &mut Scratch,
+    branch: &Branch<'_>,
+    down: &Source<'_>,
+    first: usize,
+    columns: usize,
+    sums: &mut [f32],
+) -> Result<()> {
+    let mut products = [[0.0; BAND]; ROW_BLOCK];
+    for start in (0..down.rows()).step_by(ROW_BLOCK) {
+        let rows = start..down.rows().min(start + ROW_BLOCK);
+        for at in (0..columns).step_by(BAND) {
+            let products = &mut products[..rows.len()];
+            down.band(linear.isa(), first + at, rows.clone(), scratch, products)?;
+            for (i, products) in rows.clone().zip(products) {
+                let row = branch.rows.map_or(i, |rows| rows[i] as usize);
+                let sums = &mut sums[row * columns..(row + 1) * columns][at..];
+                for (sum, product) in sums.iter_mut().zip(products) {
+                    *sum += branch.weights[i] * *product;
+                }
+            }
+        }
+    }
+    Ok(())
 }

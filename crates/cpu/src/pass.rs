@@ -1,26 +1,34 @@
 //! One pass: all rows of all steps through the layers together.
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use shamrock_model::executor::StepOutput;
 use shamrock_model::weights::MixerWeights;
-use shamrock_model::{Error, LayerState, ModelFile, Part, Pass, PassStats, Result, Score, SeqId, Step};
+use shamrock_model::{Error, ModelFile, Part, Pass, PassStats, Result, Score, SeqId, Step};
 
 use crate::executor::Sequences;
 use crate::gdn::Taps;
 use crate::kernel::Isa;
 use crate::linear::Linear;
 use crate::math::{Rotations, add_scaled, norm_1p};
-use crate::{Precision, attention, gdn, head, moe};
+use crate::pool::Pool;
+use crate::residency::Residency;
+use crate::state::State;
+use crate::{CpuOptions, KvPrecision, Memory, Precision, attention, gdn, head, moe};
 
 /// What a pass needs beside the sequences.
 pub(crate) struct Engine {
     pub(crate) model: ModelFile,
     pub(crate) precision: Precision,
+    pub(crate) kv: KvPrecision,
     pub(crate) isa: Isa,
+    pub(crate) pool: Pool,
+    /// Where experts have a budget.
+    pub(crate) residency: Option<Mutex<Residency>>,
     /// One per layer; `None` for full attention.
-    pub(crate) taps: Vec<Option<Taps>>,
+    pub(crate) taps: Vec<Option<Arc<Taps>>>,
 }
 
 /// The rows of one part of one step.
@@ -57,40 +65,47 @@ impl Clock {
 }
 
 impl Engine {
-    pub(crate) fn new(model: ModelFile, precision: Precision) -> Self {
+    pub(crate) fn new(model: ModelFile, options: CpuOptions, pool: Pool) -> Self {
         let layers = model.weights.layers.iter();
         let taps = layers.map(|layer| match &layer.mixer {
-            MixerWeights::Linear(w) => Some(Taps::new(&model.config.gdn, w)),
+            MixerWeights::Linear(w) => Some(Arc::new(Taps::new(&model.config.gdn, w))),
             MixerWeights::Full(_) => None,
         });
         let taps = taps.collect();
-        Engine { model, precision, isa: Isa::detect(), taps }
+        let CpuOptions { precision, kv, memory_budget, .. } = options;
+        let residency = memory_budget
+            .map(|budget| Mutex::new(Residency::new(Memory::of(&model, kv).experts_within(budget))));
+        Engine { model, precision, kv, isa: Isa::detect(), pool, residency, taps }
     }
 
     /// All layers over all parts. The caller has checked the steps.
     pub(crate) fn run(&self, sequences: &mut Sequences, steps: &[Step<'_>]) -> Result<Pass> {
         let start = Instant::now();
         let (config, weights) = (&self.model.config, &*self.model.weights);
-        let linear = Linear::new(weights, self.precision, self.isa);
+        let linear = Linear::new(weights, self.precision, self.isa, &self.pool);
         let mut clock = Clock::default();
         let parts = parts(sequences, steps)?;
         let ids: Vec<u32> = parts.iter().flat_map(|p| p.ids).copied().collect();
         let positions: Vec<usize> = parts.iter().flat_map(|p| p.position..p.position + p.ids.len()).collect();
         let rotations = Rotations::new(&positions, config.attention.rotary_dim, config.attention.rope_theta);
         let mut hidden = clock.time("embed", || linear.gather(weights.embed, &ids))?;
-        let (mut routing, mut distinct) = (Duration::ZERO, 0);
+        let (mut routing, mut distinct, mut hits, mut misses) = (Duration::ZERO, 0, 0, 0);
         for (i, w) in weights.layers.iter().enumerate() {
             let stage = if matches!(w.mixer, MixerWeights::Full(_)) { "attention" } else { "gdn" };
             clock.time(stage, || -> Result<()> {
-                let x = norm_1p(self.isa, &hidden, &w.input_norm, config.norm_eps);
+                let x = norm_1p(self.isa, &self.pool, &hidden, &w.input_norm, config.norm_eps);
                 let mixed = self.mix(&linear, i, &x, &parts, &rotations, sequences)?;
                 add_scaled(&mut hidden, &mixed, 1.0);
                 Ok(())
             })?;
-            let y = norm_1p(self.isa, &hidden, &w.post_norm, config.norm_eps);
+            let y = norm_1p(self.isa, &self.pool, &hidden, &w.post_norm, config.norm_eps);
             let plan = clock.time("router", || moe::Plan::new(&linear, config, &w.moe, &y, &parts))?;
             routing += plan.time;
             distinct += plan.distinct() as u64;
+            if let Some(Ok(mut residency)) = self.residency.as_ref().map(Mutex::lock) {
+                let found = residency.touch(weights, i, plan.in_use());
+                (hits, misses) = (hits + found.hits, misses + found.misses);
+            }
             clock.time("moe", || moe::experts(&linear, &w.moe, &y, &plan, &mut hidden))?;
         }
         let outputs = clock.time("head", || self.score(&linear, &hidden, &parts, steps.len()))?;
@@ -99,6 +114,8 @@ impl Engine {
             routing,
             weight_bytes: linear.bytes_read(),
             distinct_experts: distinct,
+            expert_hits: hits,
+            expert_misses: misses,
             stages: clock.stages,
             ..PassStats::default()
         };
@@ -106,9 +123,9 @@ impl Engine {
     }
 
     /// One layer's mixer over all parts; commits advance the layer's state.
-    fn mix(
-        &self,
-        linear: &Linear<'_>,
+    fn mix<'s>(
+        &'s self,
+        linear: &Linear<'s>,
         layer: usize,
         x: &[f32],
         parts: &[Rows<'_>],
@@ -122,10 +139,10 @@ impl Engine {
                 let mut mixer = attention::Mixer::new(linear, config, w, x, rotations)?;
                 for part in parts {
                     let (layers, undo) = sequences.get_mut(part.seq)?.state_and_undo();
-                    let LayerState::Kv { k, v } = &mut layers[layer] else {
+                    let State::Kv(cache) = &mut layers[layer] else {
                         return Err(wrong_kind());
                     };
-                    mixer.mix(part.rows.clone(), part.part, k, v);
+                    mixer.mix(part.rows.clone(), part.part, cache);
                     if let Some(undo) = undo.filter(|_| part.keep_undo) {
                         undo.push(None);
                     }
@@ -136,7 +153,7 @@ impl Engine {
                 let mut mixer = gdn::Mixer::new(linear, config, w, taps, x)?;
                 for part in parts {
                     let (layers, undo) = sequences.get_mut(part.seq)?.state_and_undo();
-                    let LayerState::Gdn { ring, memory } = &mut layers[layer] else {
+                    let State::Gdn { ring, memory } = &mut layers[layer] else {
                         return Err(wrong_kind());
                     };
                     match part.part {
@@ -171,7 +188,7 @@ impl Engine {
             .flat_map(|row| &hidden[row * width..(row + 1) * width])
             .copied()
             .collect();
-        let normed = norm_1p(self.isa, &wanted, &weights.norm, config.norm_eps);
+        let normed = norm_1p(self.isa, &self.pool, &wanted, &weights.norm, config.norm_eps);
         let scores: Vec<&Score<'_>> = parts.iter().map(|part| part.score).collect();
         let scored = head::score(linear, weights.head, &normed, &scores)?;
         let mut outputs = vec![StepOutput::default(); steps];

@@ -2,12 +2,13 @@
 //! measured against the f32 path where the rounding of activations can be told from noise, in
 //! `clover_nano.rs`.)
 
-use shamrock_cpu::{CpuExecutor, CpuOptions, Precision};
+use shamrock_cpu::{CpuExecutor, CpuOptions, KvPrecision, Precision};
 use shamrock_testkit::{Backend, conformance};
 
 #[test]
 fn the_float_path_matches_the_oracle() {
     conformance::all(&Backend::new("cpu (f32)", |model, max_context| {
-        CpuExecutor::new(model, CpuOptions { max_context, precision: Precision::F32, ..Default::default() })
+        let (precision, kv) = (Precision::F32, KvPrecision::F32);
+        CpuExecutor::new(model, CpuOptions { max_context, precision, kv, ..Default::default() })
     }));
 }

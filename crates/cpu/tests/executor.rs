@@ -1,7 +1,7 @@
 //! Laws of the seam in both precisions. Everything here is exact: each row is computed by itself,
 //! whichever rows share its pass.
 
-use shamrock_cpu::{CpuExecutor, CpuOptions, Precision};
+use shamrock_cpu::{CpuExecutor, CpuOptions, KvPrecision, Precision};
 use shamrock_model::{Executor, ModelFile, Score, Step};
 use shamrock_testkit::{Backend, fixture, laws};
 
@@ -14,9 +14,9 @@ fn model() -> ModelFile {
 
 #[test]
 fn the_laws_of_the_seam_hold() {
-    for precision in [Precision::Int8, Precision::F32] {
-        laws::all(&Backend::new(format!("cpu ({precision:?})"), move |model, max_context| {
-            CpuExecutor::new(model, CpuOptions { max_context, precision, ..Default::default() })
+    for (precision, kv) in [(Precision::Int8, KvPrecision::F16), (Precision::F32, KvPrecision::F32)] {
+        laws::all(&Backend::new(format!("cpu ({precision:?}, {kv:?})"), move |model, max_context| {
+            CpuExecutor::new(model, CpuOptions { max_context, precision, kv, ..Default::default() })
         }));
     }
 }

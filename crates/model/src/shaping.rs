@@ -25,10 +25,15 @@ impl Shaping<'_> {
     /// subtract frequency and presence penalties, then apply the repetition penalty; add the
     /// length ramp to every stop id; add the think-end ramp.
     pub fn apply(&self, row: usize, logits: &mut [f32]) {
+        self.apply_from(row, 0, logits);
+    }
+
+    /// [`apply`](Shaping::apply) to a stretch of `row`: the logits of the ids from `first` on.
+    pub fn apply_from(&self, row: usize, first: usize, logits: &mut [f32]) {
         let c = self.controls;
         let position = self.first_position.saturating_add(row as i32);
         let mut edit = |id: u32, f: &dyn Fn(f32) -> f32| {
-            if let Some(l) = logits.get_mut(id as usize) {
+            if let Some(l) = (id as usize).checked_sub(first).and_then(|i| logits.get_mut(i)) {
                 *l = f(*l);
             }
         };

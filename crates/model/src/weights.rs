@@ -32,6 +32,13 @@ pub struct Ffn {
     pub down: Matrix,
 }
 
+impl Ffn {
+    /// Its matrices.
+    pub fn matrices(&self) -> [Matrix; 3] {
+        [self.gate, self.up, self.down]
+    }
+}
+
 /// Gated full attention.
 #[derive(Clone, Debug)]
 pub struct AttentionWeights {

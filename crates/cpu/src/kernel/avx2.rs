@@ -1,293 +1,295 @@
 //! The kernels on AVX2 and FMA.
 //!
 //! `vpmaddubsw` multiplies unsigned by signed bytes and adds neighbours in 16 bits. Nibbles up to 15
-//! times activations up to ±128 leave room for a whole group: 16 · 15 · 128 < 2¹⁵ per 16-bit lane.
-//! Bytes go through it as magnitude times sign-adjusted activation where they come straight from
-//! the file (128 · 127 · 2 < 2¹⁵), and as two nibble planes where they are unpacked anyway.
+//! times activations up to ±127 leave room for a whole group: 16 · 15 · 127 < 2¹⁵ per 16-bit lane.
+//! Bytes go through it as magnitude times sign-adjusted activation (128 · 127 · 2 < 2¹⁵) and are
+//! added in 32 bits.
 
 use std::arch::x86_64::*;
 
-use super::{BAND, Few, GROUP, LANES, NibbleBand, PLANES, Planes, Tall};
+use super::floats;
+use super::shape::{self, Simd, Tile};
+use super::{BAND, Band, Columns, DeltaRule, GROUP, NIBBLES, Rounded};
 
-/// # Safety
-/// AVX2; `x`, `scales`, `out` and `w` agree in size.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn few_nibbles(
-    w: &NibbleBand<'_>,
-    scales: &[[f32; BAND]],
-    x: &Few<'_>,
-    out: &mut [[f32; BAND]],
-) {
-    let groups = scales.len();
-    let low_nibble = _mm256_set1_epi8(15);
-    // The upper half of a vector takes the high nibbles.
-    let shift = _mm256_set_epi64x(4, 4, 0, 0);
-    out.fill([0.0; BAND]);
-    for (g, scales) in scales.iter().enumerate() {
-        let mut weights = [_mm256_setzero_si256(); BAND];
-        for (weights, row) in weights.iter_mut().zip(&w.rows) {
-            // SAFETY: the caller checked that every row has 16 bytes at each group.
-            let bytes = unsafe { _mm_loadu_si128(row.as_ptr().add(g * w.stride).cast()) };
-            let both = _mm256_srlv_epi64(_mm256_broadcastsi128_si256(bytes), shift);
-            *weights = _mm256_and_si256(both, low_nibble);
+/// AVX2 and FMA.
+#[derive(Clone, Copy)]
+pub(super) struct Avx2;
+
+impl Simd for Avx2 {
+    const ROWS: usize = 8;
+    type Floats = __m256;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> __m256 {
+        // SAFETY: the caller has the instruction set.
+        unsafe { _mm256_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, value: __m256) {
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_ps(to, value) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn total(value: __m256) -> f32 {
+        // SAFETY: as above.
+        unsafe {
+            let four = _mm_add_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps::<1>(value));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
         }
-        let scales = load_f32(scales);
-        for (n, out) in out.iter_mut().enumerate() {
-            let at = n * groups + g;
-            let quants = load_i8(&x.quants[at]);
-            let mut p = weights;
-            for p in &mut p {
-                *p = _mm256_maddubs_epi16(*p, quants);
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        // SAFETY: as above; any address may be prefetched.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+}
+
+/// Columns `4 q ..` of a group at `x`, in every lane.
+///
+/// # Safety
+/// AVX2; `x` is valid for a group.
+#[inline(always)]
+pub(super) unsafe fn splat_quad(x: *const i8, q: usize) -> __m256i {
+    // SAFETY: the caller's promise.
+    unsafe { _mm256_set1_epi32(x.cast::<i32>().add(q).read_unaligned()) }
+}
+
+/// 16 bytes of each row, `at` bytes into it: vector `q` holds the `q`-th four of every row.
+///
+/// # Safety
+/// AVX2; 8 rows with 16 bytes there.
+#[inline(always)]
+unsafe fn turned(rows: &[*const u8], at: usize) -> [__m256i; 4] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let row = |r: usize| _mm_loadu_si128(rows[r].add(at).cast());
+        // Rows j and j + 4 side by side, so that turning squares inside 128-bit lanes leaves the
+        // rows in order.
+        let mut lines = [_mm256_setzero_si256(); 4];
+        for (j, line) in lines.iter_mut().enumerate() {
+            *line = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(row(j)), row(j + 4));
+        }
+        let a = _mm256_unpacklo_epi32(lines[0], lines[1]);
+        let b = _mm256_unpackhi_epi32(lines[0], lines[1]);
+        let c = _mm256_unpacklo_epi32(lines[2], lines[3]);
+        let d = _mm256_unpackhi_epi32(lines[2], lines[3]);
+        [
+            _mm256_unpacklo_epi64(a, c),
+            _mm256_unpackhi_epi64(a, c),
+            _mm256_unpacklo_epi64(b, d),
+            _mm256_unpackhi_epi64(b, d),
+        ]
+    }
+}
+
+/// A 4-bit group of each row, unsigned: of every eight columns the even ones, then the odd ones.
+///
+/// # Safety
+/// AVX2; 8 rows with 16 bytes there.
+#[inline(always)]
+pub(super) unsafe fn turned_nibbles(rows: &[*const u8], at: usize) -> [__m256i; 8] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let low_nibble = _mm256_set1_epi8(15);
+        let mut quads = [_mm256_setzero_si256(); 8];
+        for (two, bytes) in quads.as_chunks_mut::<2>().0.iter_mut().zip(turned(rows, at)) {
+            two[0] = _mm256_and_si256(bytes, low_nibble);
+            two[1] = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), low_nibble);
+        }
+        quads
+    }
+}
+
+/// An 8-bit group of each row as it is.
+///
+/// # Safety
+/// AVX2; 8 rows with 32 bytes there.
+#[inline(always)]
+pub(super) unsafe fn turned_bytes(rows: &[*const u8], at: usize) -> [__m256i; 8] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (a, b) = (turned(rows, at), turned(rows, at + 16));
+        [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
+    }
+}
+
+/// Unsigned nibbles.
+#[derive(Clone, Copy)]
+struct Nibbles([__m256i; 8]);
+
+impl Tile<Avx2> for Nibbles {
+    const BYTES: usize = NIBBLES;
+
+    #[inline(always)]
+    unsafe fn load(rows: &[*const u8], at: usize) -> Self {
+        // SAFETY: the caller's promise.
+        Nibbles(unsafe { turned_nibbles(rows, at) })
+    }
+
+    #[inline(always)]
+    unsafe fn dots<const N: usize>(&self, x: [*const i8; N], biases: [i32; N]) -> [__m256; N] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sums = [_mm256_setzero_si256(); N];
+            for (q, quad) in self.0.iter().enumerate() {
+                for i in 0..N {
+                    let products = _mm256_maddubs_epi16(*quad, splat_quad(x[i], q));
+                    sums[i] = if q == 0 { products } else { _mm256_add_epi16(sums[i], products) };
+                }
             }
-            // Sums of 8 lanes still fit in 16 bits.
-            let low = _mm256_hadd_epi16(_mm256_hadd_epi16(p[0], p[1]), _mm256_hadd_epi16(p[2], p[3]));
-            let high = _mm256_hadd_epi16(_mm256_hadd_epi16(p[4], p[5]), _mm256_hadd_epi16(p[6], p[7]));
-            let halves = _mm256_hadd_epi16(low, high);
-            let dots = _mm256_add_epi32(
-                _mm256_cvtepi16_epi32(_mm256_castsi256_si128(halves)),
-                _mm256_cvtepi16_epi32(_mm256_extracti128_si256::<1>(halves)),
-            );
-            let dots = _mm256_sub_epi32(dots, _mm256_set1_epi32(8 * x.sums[at]));
-            accumulate(out, scales, _mm256_set1_ps(x.scales[at]), dots);
+            let ones = _mm256_set1_epi16(1);
+            let mut dots = [_mm256_setzero_ps(); N];
+            for i in 0..N {
+                let sum = _mm256_madd_epi16(sums[i], ones);
+                dots[i] = _mm256_cvtepi32_ps(_mm256_add_epi32(sum, _mm256_set1_epi32(biases[i])));
+            }
+            dots
+        }
+    }
+}
+
+/// Bytes and their magnitudes.
+#[derive(Clone, Copy)]
+struct Bytes {
+    signed: [__m256i; 8],
+    magnitudes: [__m256i; 8],
+}
+
+impl Tile<Avx2> for Bytes {
+    const BYTES: usize = GROUP;
+
+    #[inline(always)]
+    unsafe fn load(rows: &[*const u8], at: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let signed = turned_bytes(rows, at);
+            let mut magnitudes = signed;
+            for quad in &mut magnitudes {
+                *quad = _mm256_abs_epi8(*quad);
+            }
+            Bytes { signed, magnitudes }
+        }
+    }
+
+    /// The products are signed already: `_biases` are not needed.
+    #[inline(always)]
+    unsafe fn dots<const N: usize>(&self, x: [*const i8; N], _biases: [i32; N]) -> [__m256; N] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let ones = _mm256_set1_epi16(1);
+            let mut sums = [_mm256_setzero_si256(); N];
+            for (q, (signed, magnitude)) in self.signed.iter().zip(&self.magnitudes).enumerate() {
+                for i in 0..N {
+                    let x = _mm256_sign_epi8(splat_quad(x[i], q), *signed);
+                    let products = _mm256_madd_epi16(_mm256_maddubs_epi16(*magnitude, x), ones);
+                    sums[i] = if q == 0 { products } else { _mm256_add_epi32(sums[i], products) };
+                }
+            }
+            let mut dots = [_mm256_setzero_ps(); N];
+            for i in 0..N {
+                dots[i] = _mm256_cvtepi32_ps(sums[i]);
+            }
+            dots
         }
     }
 }
 
 /// # Safety
-/// AVX2; `x`, `out` and `w` agree in size.
+/// AVX2 and FMA; sizes agree.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn few_bytes(
-    w: &[&[u8]; BAND],
+pub(super) unsafe fn nibbles(
+    w: &Band<'_>,
+    scales: &[[f32; BAND]],
+    x: &Rounded<'_>,
+    picked: &[u32],
+    out: &mut [[f32; BAND]],
+) {
+    // SAFETY: the caller's promise.
+    unsafe { shape::nibbles::<Avx2, Nibbles>(w, scales, x, picked, out) }
+}
+
+/// # Safety
+/// AVX2 and FMA; sizes agree.
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn bytes(
+    w: &Band<'_>,
+    cols: usize,
     scales: &[f32; BAND],
-    x: &Few<'_>,
+    x: &Rounded<'_>,
+    picked: &[u32],
     out: &mut [[f32; BAND]],
 ) {
-    let cols = w[0].len();
-    let groups = cols.div_ceil(GROUP);
-    let ones = _mm256_set1_epi16(1);
-    let scales = load_f32(scales);
-    out.fill([0.0; BAND]);
-    for g in 0..groups {
-        let here = GROUP.min(cols - g * GROUP);
-        let mut weights = [_mm256_setzero_si256(); BAND];
-        for (weights, row) in weights.iter_mut().zip(w) {
-            *weights = if here == GROUP {
-                // SAFETY: all rows have `cols` bytes and this group ends before that.
-                unsafe { _mm256_loadu_si256(row.as_ptr().add(g * GROUP).cast()) }
-            } else {
-                let mut padded = [0i8; GROUP];
-                for (to, from) in padded.iter_mut().zip(&row[g * GROUP..]) {
-                    *to = from.cast_signed();
-                }
-                load_i8(&padded)
-            };
-        }
-        for (n, out) in out.iter_mut().enumerate() {
-            let at = n * groups + g;
-            let quants = load_i8(&x.quants[at]);
-            let mut p = weights;
-            for p in &mut p {
-                let signed = _mm256_sign_epi8(quants, *p);
-                *p = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(*p), signed), ones);
-            }
-            let low = _mm256_hadd_epi32(_mm256_hadd_epi32(p[0], p[1]), _mm256_hadd_epi32(p[2], p[3]));
-            let high = _mm256_hadd_epi32(_mm256_hadd_epi32(p[4], p[5]), _mm256_hadd_epi32(p[6], p[7]));
-            let dots = _mm256_add_epi32(
-                _mm256_permute2x128_si256::<0x20>(low, high),
-                _mm256_permute2x128_si256::<0x31>(low, high),
-            );
-            accumulate(out, scales, _mm256_set1_ps(x.scales[at]), dots);
-        }
-    }
+    // SAFETY: the caller's promise.
+    unsafe { shape::bytes::<Avx2, Bytes>(w, cols, scales, x, picked, out) }
 }
 
 /// # Safety
-/// AVX2; all parts agree in size.
+/// AVX2 and FMA; sizes agree.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn tall<const OCTETS: usize>(
-    planes: [&[[u8; GROUP]]; PLANES],
-    meaning: Planes,
-    scales: &[[f32; BAND]],
-    first: usize,
-    x: &[Tall<'_>; OCTETS],
-    acc: &mut [[[f32; LANES]; OCTETS]],
-) {
-    let ones = _mm256_set1_epi16(1);
-    for (g, scales) in scales.iter().enumerate() {
-        let mut sums = [[_mm256_setzero_si256(); OCTETS]; PLANES];
-        for quad in 0..GROUP / 4 {
-            let mut four_of = [_mm256_setzero_si256(); OCTETS];
-            for (four, x) in four_of.iter_mut().zip(x) {
-                // SAFETY: `x` has `groups` groups of 8 quads of 32 bytes.
-                *four = unsafe { _mm256_loadu_si256(x.quants.as_ptr().add(g).cast::<__m256i>().add(quad)) };
-            }
-            for (plane, sums) in planes.iter().zip(&mut sums) {
-                // SAFETY: a plane has `groups` groups of 8 quads of 4 bytes.
-                let four = unsafe { plane.as_ptr().add(g).cast::<i32>().add(quad).read_unaligned() };
-                let four = _mm256_set1_epi32(four);
-                for (sum, x) in sums.iter_mut().zip(four_of) {
-                    *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(four, x));
-                }
-            }
-        }
-        for (o, x) in x.iter().enumerate() {
-            // SAFETY: the caller checked that `x` has `groups` scales and sums of eight numbers.
-            let (x_scales, x_sums) = unsafe {
-                (load_f32(x.scales.get_unchecked(g)), _mm256_loadu_si256(x.sums.as_ptr().add(g).cast()))
-            };
-            match meaning {
-                Planes::Single => {
-                    let offset = _mm256_slli_epi32::<3>(x_sums);
-                    for ((acc, scale), sums) in acc.iter_mut().zip(&scales[first..]).zip(&sums) {
-                        let dots = _mm256_sub_epi32(_mm256_madd_epi16(sums[o], ones), offset);
-                        accumulate(&mut acc[o], _mm256_set1_ps(*scale), x_scales, dots);
-                    }
-                }
-                Planes::Pair => {
-                    let offset = _mm256_slli_epi32::<7>(x_sums);
-                    for ((acc, scale), sums) in
-                        acc.iter_mut().zip(&scales[first..]).zip(sums.as_chunks::<2>().0)
-                    {
-                        let (high, low) =
-                            (_mm256_madd_epi16(sums[0][o], ones), _mm256_madd_epi16(sums[1][o], ones));
-                        let dots =
-                            _mm256_sub_epi32(_mm256_add_epi32(_mm256_slli_epi32::<4>(high), low), offset);
-                        accumulate(&mut acc[o], _mm256_set1_ps(*scale), x_scales, dots);
-                    }
-                }
-            }
-        }
-    }
+pub(super) unsafe fn dots(w: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
+    // SAFETY: the caller's promise.
+    unsafe { floats::dots::<Avx2>(w, x, cols, out) }
 }
 
 /// # Safety
-/// AVX2; `row` has 16 bytes at each of `plane.len()` groups of `stride`.
+/// AVX2 and FMA; sizes agree.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn unpack_nibbles(row: &[u8], stride: usize, plane: &mut [[u8; GROUP]]) {
-    let low_nibble = _mm256_set1_epi8(15);
-    let shift = _mm256_set_epi64x(4, 4, 0, 0);
-    for (g, plane) in plane.iter_mut().enumerate() {
-        // SAFETY: the caller's promise; the store is 32 bytes, any alignment.
-        unsafe {
-            let bytes = _mm_loadu_si128(row.as_ptr().add(g * stride).cast());
-            let both = _mm256_srlv_epi64(_mm256_broadcastsi128_si256(bytes), shift);
-            _mm256_storeu_si256(plane.as_mut_ptr().cast(), _mm256_and_si256(both, low_nibble));
-        }
-    }
+pub(super) unsafe fn add_weighted_rows(weights: &[f32], rows: &[f32], width: usize, out: &mut [f32]) {
+    // SAFETY: the caller's promise.
+    unsafe { floats::add_weighted_rows::<Avx2>(weights, rows, width, out) }
 }
 
 /// # Safety
-/// AVX2.
+/// AVX2 and FMA; sizes agree.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn unpack_bytes(row: &[[u8; GROUP]], high: &mut [[u8; GROUP]], low: &mut [[u8; GROUP]]) {
-    let low_nibble = _mm256_set1_epi8(15);
-    let offset = _mm256_set1_epi8(8);
-    for ((bytes, high), low) in row.iter().zip(high).zip(low) {
-        // SAFETY: each is 32 bytes, any alignment.
-        unsafe {
-            let bytes = _mm256_loadu_si256(bytes.as_ptr().cast());
-            let upper = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), low_nibble);
-            _mm256_storeu_si256(high.as_mut_ptr().cast(), _mm256_xor_si256(upper, offset));
-            _mm256_storeu_si256(low.as_mut_ptr().cast(), _mm256_and_si256(bytes, low_nibble));
-        }
-    }
-}
-
-/// `acc += (a · b) · dots`, every step rounded.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn accumulate(acc: &mut [f32; 8], a: __m256, b: __m256, dots: __m256i) {
-    let products = _mm256_mul_ps(_mm256_mul_ps(a, b), _mm256_cvtepi32_ps(dots));
-    let sum = _mm256_add_ps(load_f32(acc), products);
-    // SAFETY: eight numbers, any alignment.
-    unsafe { _mm256_storeu_ps(acc.as_mut_ptr(), sum) }
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn load_f32(from: &[f32; 8]) -> __m256 {
-    // SAFETY: eight numbers, any alignment.
-    unsafe { _mm256_loadu_ps(from.as_ptr()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn load_i8(from: &[i8; 32]) -> __m256i {
-    // SAFETY: 32 bytes, any alignment.
-    unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
+pub(super) unsafe fn delta_rule(rule: DeltaRule<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe { floats::delta_rule::<Avx2>(rule) }
 }
 
 /// # Safety
 /// AVX2 and FMA.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn dots(w: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
-    let n = x.len() / cols;
-    if n == 0 {
-        return;
-    }
-    let mut w_rows = w.chunks_exact(cols);
-    let mut out_rows = out.chunks_exact_mut(n);
-    // Enough independent sums to cover the latency of a multiply-add.
-    while w_rows.len() >= 4 {
-        let w: [&[f32]; 4] = std::array::from_fn(|_| w_rows.next().expect("counted"));
-        let mut out: [&mut [f32]; 4] = std::array::from_fn(|_| out_rows.next().expect("one per row"));
-        let mut x_rows = x.chunks_exact(cols);
-        let mut at = 0;
-        while x_rows.len() >= 2 {
-            let x: [&[f32]; 2] = std::array::from_fn(|_| x_rows.next().expect("counted"));
-            for (out, dots) in out.iter_mut().zip(dots_of(&w, &x)) {
-                out[at..at + 2].copy_from_slice(&dots);
-            }
-            at += 2;
-        }
-        for x in x_rows {
-            for (out, [dot]) in out.iter_mut().zip(dots_of(&w, &[x])) {
-                out[at] = dot;
-            }
+pub(super) unsafe fn peak(columns: Columns, rounds: usize) -> f64 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match columns {
+            Columns::Natural => shape::peak::<Avx2, Bytes>(rounds),
+            Columns::Paired => shape::peak::<Avx2, Nibbles>(rounds),
         }
     }
-    for (w, out) in w_rows.zip(out_rows) {
-        for (x, out) in x.chunks_exact(cols).zip(out) {
-            *out = dots_of(&[w], &[x])[0][0];
-        }
-    }
-}
-
-/// `W × X` inner products of rows of one length. A sum runs in eight lanes, then over the lanes,
-/// then over the columns past the last whole vector.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn dots_of<const W: usize, const X: usize>(w: &[&[f32]; W], x: &[&[f32]; X]) -> [[f32; X]; W] {
-    let (w_parts, x_parts) = (w.map(|row| row.as_chunks::<8>()), x.map(|row| row.as_chunks::<8>()));
-    let mut sums = [[_mm256_setzero_ps(); X]; W];
-    for i in 0..w_parts[0].0.len() {
-        let mut x = [_mm256_setzero_ps(); X];
-        for (x, parts) in x.iter_mut().zip(&x_parts) {
-            *x = load_f32(&parts.0[i]);
-        }
-        for (sums, w) in sums.iter_mut().zip(&w_parts) {
-            let w = load_f32(&w.0[i]);
-            for (sum, x) in sums.iter_mut().zip(x) {
-                *sum = _mm256_fmadd_ps(w, x, *sum);
-            }
-        }
-    }
-    let mut out = [[0.0; X]; W];
-    for ((out, sums), (_, w_tail)) in out.iter_mut().zip(sums).zip(&w_parts) {
-        for ((out, sum), (_, x_tail)) in out.iter_mut().zip(sums).zip(&x_parts) {
-            *out = sum_lanes(sum);
-            for (w, x) in w_tail.iter().zip(*x_tail) {
-                *out = w.mul_add(*x, *out);
-            }
-        }
-    }
-    out
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn sum_lanes(v: __m256) -> f32 {
-    let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
-    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
 }

@@ -1,97 +1,53 @@
 //! The kernels in plain Rust: the definition of what the others compute.
 
-use super::{BAND, Few, GROUP, LANES, NibbleBand, PLANES, Planes, Tall};
+use super::{BAND, Band, DeltaRule, GROUP, NIBBLES, Rounded};
 
-pub(super) fn few_nibbles(w: &NibbleBand<'_>, scales: &[[f32; BAND]], x: &Few<'_>, out: &mut [[f32; BAND]]) {
-    let groups = scales.len();
-    for (n, out) in out.iter_mut().enumerate() {
+pub(super) fn nibbles(
+    w: &Band<'_>,
+    scales: &[[f32; BAND]],
+    x: &Rounded<'_>,
+    picked: &[u32],
+    out: &mut [[f32; BAND]],
+) {
+    for (&row, out) in picked.iter().zip(out) {
         *out = [0.0; BAND];
         for (g, scales) in scales.iter().enumerate() {
-            let (x_scale, quants) = (x.scales[n * groups + g], &x.quants[n * groups + g]);
-            let offset = 8 * x.sums[n * groups + g];
-            let (even, odd) = quants.split_at(GROUP / 2);
-            for r in 0..BAND {
-                let bytes = &w.rows[r][g * w.stride..][..GROUP / 2];
-                let dot: i32 = bytes
-                    .iter()
-                    .zip(even)
-                    .zip(odd)
-                    .map(|((b, e), o)| i32::from(b & 15) * i32::from(*e) + i32::from(b >> 4) * i32::from(*o))
-                    .sum();
-                out[r] += (scales[r] * x_scale) * (dot - offset) as f32;
-            }
-        }
-    }
-}
-
-pub(super) fn few_bytes(w: &[&[u8]; BAND], scales: &[f32; BAND], x: &Few<'_>, out: &mut [[f32; BAND]]) {
-    let groups = w[0].len().div_ceil(GROUP);
-    for (n, out) in out.iter_mut().enumerate() {
-        *out = [0.0; BAND];
-        for g in 0..groups {
-            let (x_scale, quants) = (x.scales[n * groups + g], &x.quants[n * groups + g]);
-            for r in 0..BAND {
-                let dot: i32 = w[r][g * GROUP..]
-                    .iter()
-                    .zip(quants)
-                    .map(|(w, x)| i32::from(w.cast_signed()) * i32::from(*x))
-                    .sum();
-                out[r] += (scales[r] * x_scale) * dot as f32;
-            }
-        }
-    }
-}
-
-pub(super) fn tall<const OCTETS: usize>(
-    planes: [&[[u8; GROUP]]; PLANES],
-    meaning: Planes,
-    scales: &[[f32; BAND]],
-    first: usize,
-    x: &[Tall<'_>; OCTETS],
-    acc: &mut [[[f32; LANES]; OCTETS]],
-) {
-    for (g, scales) in scales.iter().enumerate() {
-        for (o, x) in x.iter().enumerate() {
-            let dots = planes.map(|plane| plane_dots(&plane[g], &x.quants[g]));
-            for (r, acc) in acc.iter_mut().enumerate() {
-                for lane in 0..LANES {
-                    let dot = match meaning {
-                        Planes::Single => dots[r][lane] - 8 * x.sums[g][lane],
-                        Planes::Pair => {
-                            16 * dots[2 * r][lane] + dots[2 * r + 1][lane] - 128 * x.sums[g][lane]
-                        }
-                    };
-                    acc[o][lane] += (scales[first + r] * x.scales[g][lane]) * dot as f32;
+            let place = g * x.rows + row as usize;
+            let eights = x.quants[place].as_chunks::<8>().0;
+            for (r, out) in out.iter_mut().enumerate() {
+                let bytes = w.rows[r][g * w.stride..][..NIBBLES].as_chunks::<4>().0;
+                let mut dot = x.biases[place];
+                for (bytes, x) in bytes.iter().zip(eights) {
+                    for (i, byte) in bytes.iter().enumerate() {
+                        let (low, high) = (i32::from(byte & 15), i32::from(byte >> 4));
+                        dot += low * i32::from(x[i]) + high * i32::from(x[4 + i]);
+                    }
                 }
+                *out = (scales[r] * x.scales[place]).mul_add(dot as f32, *out);
             }
         }
     }
 }
 
-/// One group of a plane with eight rows.
-fn plane_dots(plane: &[u8; GROUP], x: &[i8; GROUP * LANES]) -> [i32; LANES] {
-    let mut dots = [0; LANES];
-    for (quad, x) in plane.as_chunks::<4>().0.iter().zip(x.as_chunks::<{ 4 * LANES }>().0) {
-        for (dot, x) in dots.iter_mut().zip(x.as_chunks::<4>().0) {
-            *dot += quad.iter().zip(x).map(|(w, x)| i32::from(*w) * i32::from(*x)).sum::<i32>();
+pub(super) fn bytes(
+    w: &Band<'_>,
+    cols: usize,
+    scales: &[f32; BAND],
+    x: &Rounded<'_>,
+    picked: &[u32],
+    out: &mut [[f32; BAND]],
+) {
+    for (&row, out) in picked.iter().zip(out) {
+        for ((out, w), scale) in out.iter_mut().zip(w.rows).zip(scales) {
+            let mut sum = 0.0f32;
+            for (g, w) in w[..cols].chunks(GROUP).enumerate() {
+                let place = g * x.rows + row as usize;
+                let products =
+                    w.iter().zip(&x.quants[place]).map(|(w, x)| i32::from(w.cast_signed()) * i32::from(*x));
+                sum = x.scales[place].mul_add(products.sum::<i32>() as f32, sum);
+            }
+            *out = sum * scale;
         }
-    }
-    dots
-}
-
-pub(super) fn unpack_nibbles(row: &[u8], stride: usize, plane: &mut [[u8; GROUP]]) {
-    for (g, plane) in plane.iter_mut().enumerate() {
-        let (low, high) = plane.split_at_mut(GROUP / 2);
-        for ((low, high), byte) in low.iter_mut().zip(high).zip(&row[g * stride..]) {
-            (*low, *high) = (byte & 15, byte >> 4);
-        }
-    }
-}
-
-pub(super) fn unpack_bytes(row: &[[u8; GROUP]], high: &mut [[u8; GROUP]], low: &mut [[u8; GROUP]]) {
-    let nibbles = high.as_flattened_mut().iter_mut().zip(low.as_flattened_mut());
-    for ((high, low), byte) in nibbles.zip(row.as_flattened()) {
-        (*high, *low) = ((byte ^ 128) >> 4, byte & 15);
     }
 }
 
@@ -102,4 +58,46 @@ pub(super) fn dots(w: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
             *out = crate::math::dot(w, x);
         }
     }
+}
+
+pub(super) fn add_weighted_rows(weights: &[f32], rows: &[f32], width: usize, out: &mut [f32]) {
+    let count = rows.len() / width;
+    for (i, out) in out.chunks_exact_mut(width).enumerate() {
+        for (row, weight) in rows.chunks_exact(width).zip(&weights[i * count..]) {
+            crate::math::add_scaled(out, row, *weight);
+        }
+    }
+}
+
+pub(super) fn delta_rule(rule: DeltaRule<'_>) {
+    let DeltaRule { key_dim, value_dim, queries, keys, values, decay, beta, memory, out, .. } = rule;
+    let read_scale = 1.0 / (key_dim as f32).sqrt();
+    for (t, (decay, beta)) in decay.iter().zip(beta).enumerate() {
+        let (q, k) = (&queries[t * key_dim..][..key_dim], &keys[t * key_dim..][..key_dim]);
+        let mut error = vec![0.0; value_dim];
+        for (row, k) in memory.chunks_exact(value_dim).zip(k) {
+            crate::math::add_scaled(&mut error, row, *k);
+        }
+        for (error, value) in error.iter_mut().zip(&values[t * value_dim..]) {
+            *error = beta * (value - decay * *error);
+        }
+        let out = &mut out[t * value_dim..][..value_dim];
+        out.fill(0.0);
+        for ((row, k), q) in memory.chunks_exact_mut(value_dim).zip(k).zip(q) {
+            for ((s, error), out) in row.iter_mut().zip(&error).zip(out.iter_mut()) {
+                *s = decay * *s + k * error;
+                *out += q * *s;
+            }
+        }
+        out.iter_mut().for_each(|out| *out *= read_scale);
+    }
+}
+
+pub(super) fn peak(rounds: usize) -> f64 {
+    let (w, x) = ([3i8; GROUP], [5i8; GROUP]);
+    for _ in 0..rounds {
+        let pairs = std::hint::black_box(&w).iter().zip(std::hint::black_box(&x));
+        std::hint::black_box(pairs.map(|(w, x)| i32::from(*w) * i32::from(*x)).sum::<i32>());
+    }
+    (2 * GROUP) as f64
 }

@@ -1,21 +1,16 @@
 //! A bound matrix as the kernels want it: views into the mapping, nothing copied.
 
 use std::ops::Range;
-use std::sync::OnceLock;
 
-use half::f16;
 use shamrock_cmf::{Encoding, q4_tiled, q4tp, q8_2f, q8_row};
 use shamrock_model::{Error, Result};
 
-use super::operand::{Columns, Quantised};
-use crate::kernel::{BAND, GROUP, Isa, NibbleBand, PLANES, Planes};
-
-/// Bytes of a 4-bit group.
-const NIBBLES: usize = GROUP / 2;
+use crate::kernel::{BAND, Band, Columns, GROUP, Isa, Loops, NIBBLES, Rounded};
+use crate::math::exp2;
 
 /// A matrix as it is stored.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stored<'a> {
+pub(crate) struct Stored<'a> {
     pub(super) encoding: Encoding,
     pub(super) rows: usize,
     pub(super) cols: usize,
@@ -31,7 +26,7 @@ impl Stored<'_> {
 
 /// Weights of one matrix that integer kernels read in place.
 #[derive(Debug)]
-pub(super) enum Panel<'a> {
+pub(crate) enum Panel<'a> {
     /// 4-bit numbers with a scale per group.
     Nibbles(Nibbles<'a>),
     /// Bytes with a scale per row.
@@ -40,7 +35,7 @@ pub(super) enum Panel<'a> {
 
 /// 4-bit weights.
 #[derive(Debug)]
-pub(super) enum Nibbles<'a> {
+pub(crate) enum Nibbles<'a> {
     /// `q4tp`.
     Ladder(q4tp::View<'a>),
     /// `q4_tiled`.
@@ -49,7 +44,7 @@ pub(super) enum Nibbles<'a> {
 
 /// 8-bit weights.
 #[derive(Debug)]
-pub(super) struct Bytes<'a> {
+pub(crate) struct Bytes<'a> {
     quants: &'a [u8],
     rows: usize,
     cols: usize,
@@ -96,7 +91,7 @@ impl<'a> Panel<'a> {
     /// How activations must be ordered.
     pub(super) fn columns(&self) -> Columns {
         match self {
-            Panel::Nibbles(_) => Columns::EvenOdd,
+            Panel::Nibbles(_) => Columns::Paired,
             Panel::Bytes(_) => Columns::Natural,
         }
     }
@@ -109,68 +104,24 @@ impl<'a> Panel<'a> {
         }
     }
 
-    /// Whether activations for `other` serve for this panel too.
-    pub(super) fn same_form(&self, other: &Panel<'_>) -> bool {
-        self.factors().is_none() && other.factors().is_none() && self.columns() == other.columns()
-    }
-
-    /// Activations `x` in the form that this panel wants.
-    pub(super) fn quantise(&self, isa: Isa, x: &[f32], cols: usize) -> Quantised {
-        Quantised::new(isa, x, cols, self.columns(), self.factors())
-    }
-
-    /// How this panel unpacks.
-    pub(super) fn planes(&self) -> Planes {
-        match self {
-            Panel::Nibbles(_) => Planes::Single,
-            Panel::Bytes(_) => Planes::Pair,
-        }
-    }
-
-    /// Scales of the band that starts at row `first`, into `[groups][band row]`. Rows past the end
-    /// repeat the last.
-    #[inline(always)]
-    pub(super) fn band_scales(&self, first: usize, out: &mut [[f32; BAND]]) {
-        match self {
-            Panel::Nibbles(Nibbles::Ladder(view)) => ladder_scales(view, first, out),
-            Panel::Nibbles(Nibbles::Tiled(view)) => {
-                let rows: [_; BAND] = std::array::from_fn(|r| view.row((first + r).min(view.rows() - 1)));
-                for (g, out) in out.iter_mut().enumerate() {
-                    *out = rows.map(|row| half(&row[g][..2]));
-                }
-            }
-            Panel::Bytes(bytes) => out.fill(bytes.row_scales(first)),
-        }
-    }
-
-    /// Unpacks groups `groups` of `planes().rows()` rows from `first` on into nibble planes. Rows
-    /// past the end repeat the last.
-    pub(super) fn unpack(
+    /// Products of the band of weight rows that starts at `first` with the `picked` rows of `x`, into
+    /// `out[i][r]`. Rows past the end repeat the last.
+    pub(super) fn multiply(
         &self,
         isa: Isa,
         first: usize,
-        groups: Range<usize>,
-        planes: &mut [&mut [[u8; GROUP]]; PLANES],
+        x: &Rounded<'_>,
+        picked: &[u32],
+        scales: &mut Vec<[f32; BAND]>,
+        out: &mut [[f32; BAND]],
     ) {
         match self {
             Panel::Nibbles(nibbles) => {
-                for (p, plane) in planes.iter_mut().enumerate() {
-                    let (row, stride) = nibbles.row(first + p);
-                    isa.unpack_nibbles(&row[groups.start * stride..], stride, plane);
-                }
+                nibbles.scales(isa, first, scales);
+                isa.nibbles(&nibbles.band(first), scales, x, picked, out);
             }
             Panel::Bytes(bytes) => {
-                for (r, [high, low]) in planes.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-                    let row = &bytes.row(first + r)[groups.start * GROUP..];
-                    let (whole, rest) = row[..row.len().min(groups.len() * GROUP)].as_chunks();
-                    isa.unpack_bytes(whole, high, low);
-                    if !rest.is_empty() {
-                        // Activations past the last column are zero: any weight will do.
-                        let mut padded = [0; GROUP];
-                        padded[..rest.len()].copy_from_slice(rest);
-                        isa.unpack_bytes(&[padded], &mut high[whole.len()..], &mut low[whole.len()..]);
-                    }
-                }
+                isa.bytes(&bytes.band(first), bytes.cols, &bytes.row_scales(first), x, picked, out);
             }
         }
     }
@@ -186,101 +137,135 @@ impl<'a> Nibbles<'a> {
         }
     }
 
-    /// The band that starts at row `first`.
-    pub(super) fn band(&self, first: usize) -> NibbleBand<'a> {
+    fn band(&self, first: usize) -> Band<'a> {
         let rows = std::array::from_fn(|r| self.row(first + r).0);
-        NibbleBand { rows, stride: self.row(first).1 }
-    }
-}
-
-impl<'a> Bytes<'a> {
-    fn row(&self, row: usize) -> &'a [u8] {
-        &self.quants[row.min(self.rows - 1) * self.cols..][..self.cols]
-    }
-
-    /// The band that starts at row `first`.
-    pub(super) fn band(&self, first: usize) -> [&'a [u8]; BAND] {
-        std::array::from_fn(|r| self.row(first + r))
+        let stride = self.row(first).1;
+        let groups = match self {
+            Nibbles::Ladder(view) => view.groups(),
+            Nibbles::Tiled(view) => view.row(0).len(),
+        };
+        Band { rows, stride, ahead: BAND * stride * groups }
     }
 
-    /// Scales of the band that starts at row `first`.
-    pub(super) fn row_scales(&self, first: usize) -> [f32; BAND] {
-        std::array::from_fn(|r| half(&self.scales[2 * (first + r).min(self.rows - 1)..]))
-    }
-}
-
-fn half(bytes: &[u8]) -> f32 {
-    f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
-}
-
-/// [`q4tp::View::scales`] for eight rows at once: the ladders' products run side by side, and their
-/// powers come from a table.
-#[inline(always)]
-fn ladder_scales(view: &q4tp::View<'_>, first: usize, out: &mut [[f32; BAND]]) {
-    const CODE_BITS: usize = 5;
-    let rows: [usize; BAND] = std::array::from_fn(|r| (first + r).min(view.rows() - 1));
-    let power = |row: usize, at: usize| {
-        let bytes = &view.params[row][at..];
-        powers()[usize::from(u16::from_le_bytes([bytes[0], bytes[1]]))]
-    };
-    let (mut rung, mut ratio) = ([0.0; BAND], [0.0; BAND]);
-    for (r, row) in rows.into_iter().enumerate() {
-        (rung[r], ratio[r]) = (power(row, 0), power(row, 2));
-    }
-    let mut ladder = [[0.0; BAND]; q4tp::RUNGS];
-    for this in &mut ladder {
-        *this = rung;
-        for (rung, ratio) in rung.iter_mut().zip(ratio) {
-            *rung *= ratio;
-        }
-    }
-    let mut codes = [&[][..]; BAND];
-    for (codes, row) in codes.iter_mut().zip(rows) {
-        *codes = view.row_codes(row);
-    }
-    for (octet, out) in out.chunks_mut(8).enumerate() {
-        let mut words = [0; BAND];
-        for (word, codes) in words.iter_mut().zip(codes) {
-            let bytes = &codes[octet * CODE_BITS..];
-            *word = match bytes.first_chunk::<8>() {
-                Some(bytes) => u64::from_le_bytes(*bytes),
-                None => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
-            };
-        }
-        for out in out {
-            for (r, word) in words.iter_mut().enumerate() {
-                out[r] = ladder[*word as usize % q4tp::RUNGS][r];
-                *word >>= CODE_BITS;
+    /// Scales of the band that starts at row `first`, `[groups][band row]`.
+    fn scales(&self, isa: Isa, first: usize, out: &mut Vec<[f32; BAND]>) {
+        match self {
+            Nibbles::Ladder(view) => {
+                out.resize(view.groups(), [0.0; BAND]);
+                isa.run_long(LadderScales { view, first, out });
+            }
+            Nibbles::Tiled(view) => {
+                let rows: [_; BAND] = std::array::from_fn(|r| view.row((first + r).min(view.rows() - 1)));
+                out.clear();
+                out.extend((0..rows[0].len()).map(|g| rows.map(|row| half(&row[g][..2]))));
             }
         }
     }
 }
 
-/// `exp2` of every half-precision number, by bits.
-fn powers() -> &'static [f32] {
-    static POWERS: OnceLock<Vec<f32>> = OnceLock::new();
-    POWERS.get_or_init(|| {
-        (0..=u16::MAX).map(|bits| f64::from(f16::from_bits(bits).to_f32()).exp2() as f32).collect()
-    })
+impl<'a> Bytes<'a> {
+    fn band(&self, first: usize) -> Band<'a> {
+        let row = |r: usize| &self.quants[(first + r).min(self.rows - 1) * self.cols..][..self.cols];
+        Band { rows: std::array::from_fn(row), stride: GROUP, ahead: BAND * self.cols }
+    }
+
+    /// Scales of the band that starts at row `first`.
+    fn row_scales(&self, first: usize) -> [f32; BAND] {
+        std::array::from_fn(|r| half(&self.scales[2 * (first + r).min(self.rows - 1)..]))
+    }
+}
+
+/// A half-precision number. Scales are read so often that the library's check of the processor on
+/// each conversion would show.
+#[inline(always)]
+fn half(bytes: &[u8]) -> f32 {
+    /// 2¹¹²: the distance of the exponents' biases, 127 − 15.
+    const REBIAS: f32 = f32::from_bits((112 + 127) << 23);
+    let bits = u32::from(u16::from_le_bytes([bytes[0], bytes[1]]));
+    let magnitude = f32::from_bits((bits & 0x7fff) << 13) * REBIAS;
+    // Exponent 31 stays above all numbers: infinities and NaNs.
+    let magnitude =
+        if bits & 0x7c00 == 0x7c00 { magnitude.to_bits() | 0x7f80_0000 } else { magnitude.to_bits() };
+    f32::from_bits(magnitude | (bits & 0x8000) << 16)
+}
+
+/// [`q4tp::View::scales`] for a band: `exp2(lo + code · step)`, all rows side by side.
+///
+/// The format defines a rung as so many single-precision products; this is the number which those
+/// approximate. The two differ by a few units in the last place, far below the rounding of activations.
+struct LadderScales<'a> {
+    view: &'a q4tp::View<'a>,
+    first: usize,
+    out: &'a mut [[f32; BAND]],
+}
+
+impl Loops for LadderScales<'_> {
+    #[inline(always)]
+    fn run(self) {
+        const CODE_BITS: usize = 5;
+        let LadderScales { view, first, out } = self;
+        let (mut lo, mut step) = ([0.0; BAND], [0.0; BAND]);
+        let mut codes = [&[][..]; BAND];
+        for r in 0..BAND {
+            let row = (first + r).min(view.rows() - 1);
+            (lo[r], step[r]) = (half(&view.params[row][..2]), half(&view.params[row][2..]));
+            codes[r] = view.row_codes(row);
+        }
+        // Eight codes fill five bytes: six of them end in the first four bytes, the last two lie in
+        // the last four.
+        for (octet, out) in out.chunks_mut(8).enumerate() {
+            let (mut early, mut late) = ([0u32; BAND], [0u32; BAND]);
+            for r in 0..BAND {
+                let bytes = &codes[r][octet * CODE_BITS..];
+                let word = match bytes.first_chunk::<8>() {
+                    Some(bytes) => u64::from_le_bytes(*bytes),
+                    None => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+                };
+                (early[r], late[r]) = (word as u32, (word >> 8) as u32);
+            }
+            for (i, out) in out.iter_mut().enumerate() {
+                let (words, shift) = if i < 6 { (&early, i * CODE_BITS) } else { (&late, i * CODE_BITS - 8) };
+                for r in 0..BAND {
+                    let code = words[r] >> shift & (q4tp::RUNGS as u32 - 1);
+                    out[r] = exp2(step[r].mul_add(code as i32 as f32, lo[r]));
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use half::f16;
+
     use super::*;
 
     #[test]
+    fn half_precision_numbers_are_read_exactly() {
+        for bits in 0..=u16::MAX {
+            let (got, want) = (half(&bits.to_le_bytes()), f16::from_bits(bits).to_f32());
+            assert!(got == want || got.is_nan() && want.is_nan(), "{bits:x}: {got} against {want}");
+        }
+    }
+
+    #[test]
     fn band_scales_are_those_of_the_format() {
-        let (rows, cols) = (11, 32 * 13);
+        let (rows, cols) = (19, 32 * 13);
         let values: Vec<f32> = (0..rows * cols).map(|i| (i as f32 * 0.37).sin() * (i % 97) as f32).collect();
         let payload = shamrock_cmf::encode(Encoding::Q4tp, rows, cols, &values).unwrap();
         let view = q4tp::View::new(&payload, rows, cols).unwrap();
         let mut want = vec![0.0; 13];
-        for first in [0, 8] {
-            let mut band = vec![[0.0; BAND]; 13];
-            ladder_scales(&view, first, &mut band);
-            for r in 0..BAND {
-                view.scales((first + r).min(rows - 1), &mut want);
-                assert!(band.iter().zip(&want).all(|(band, want)| band[r] == *want));
+        for isa in Isa::available() {
+            for first in [0, 16] {
+                let mut band = Vec::new();
+                Nibbles::Ladder(view).scales(isa, first, &mut band);
+                for r in 0..BAND {
+                    view.scales((first + r).min(rows - 1), &mut want);
+                    for (band, want) in band.iter().zip(&want) {
+                        // 31 products on one side, an exponent of up to 2⁴ rounded to 2⁻²⁴ on the other.
+                        assert!((band[r] / want - 1.0).abs() < 5e-6, "{} against {want}", band[r]);
+                    }
+                }
             }
         }
     }

@@ -1,4 +1,7 @@
-//! `shamrock bench`: times of previews, commits and causal decoding on any model.
+//! `shamrock bench`: times of previews, commits and causal decoding on any model, beside the least time
+//! that the machine could take.
+
+mod floor;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -6,11 +9,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use clap::Args;
 use serde_json::json;
-use shamrock_model::{Controls, Executor, PassStats, Score, SeqId, Shaping, Step};
+use shamrock_cpu::Machine;
+use shamrock_model::config::LayerKind;
+use shamrock_model::{
+    Config, Controls, Executor, LayerState, ModelFile, PassStats, Score, SeqId, SequenceState, Shaping, Step,
+};
 
 use super::advise;
 use crate::engine::{self, EngineArgs};
 use crate::output::{bytes, println};
+use floor::{Cost, Floor};
 
 /// Arguments of `bench`.
 #[derive(Args)]
@@ -54,14 +62,18 @@ struct Work {
 struct Measured {
     work: Work,
     median: Duration,
-    /// Of the last run.
+    /// Of the median run.
     stats: PassStats,
+    cost: Cost,
+    /// Where the machine's peaks are known.
+    floor: Option<Floor>,
 }
 
 /// Runs the command.
 pub fn run(args: BenchArgs) -> Result<()> {
     let path = engine::path_or_default(args.model.clone())?;
-    let mut executor = args.engine.executor(engine::open(&path)?)?;
+    let model = engine::open(&path)?;
+    let mut executor = args.engine.executor(model.clone())?;
     if args.advise {
         let context = args.context.first().map_or(0, |&n| n as usize);
         return advise::run(&path, &mut *executor, context, args.repeat);
@@ -73,20 +85,53 @@ pub fn run(args: BenchArgs) -> Result<()> {
         "--context and the rows after it come to {}, but the context holds {limit} positions",
         longest.unwrap_or_default()
     );
+    let machine = match executor.backend() {
+        "cpu" => Some(Machine::measure(args.engine.threads())?),
+        _ => None,
+    };
     if !args.json {
-        println(&format!("{} on {}\n{}", path.display(), executor.backend(), Measured::HEADING))?;
+        println(&format!("{} on {}", path.display(), executor.backend()))?;
+        if let Some(m) = machine {
+            println(&format!(
+                "{}, {} threads: reads {:.1} GB/s; {:.0} GOPS on 8-bit weights, {:.0} on 4-bit ones",
+                m.isa,
+                m.threads,
+                m.read / 1e9,
+                m.bytes / 1e9,
+                m.nibbles / 1e9
+            ))?;
+        }
+        println(Measured::HEADING)?;
     }
     for works in works.chunk_by(|a, b| a.context == b.context) {
         let seq = executor.open()?;
-        let prefix = token_ids(&*executor, works[0].context);
-        commit(&mut *executor, seq, &prefix)?;
+        let prefix = prefix(executor.config(), works[0].context);
+        executor.import(seq, &prefix)?;
+        drop(prefix);
         for work in works {
-            let measured = measure(&mut *executor, seq, *work, &args)?;
-            println(&if args.json { measured.json() } else { measured.row() })?;
+            let measured = measure(&mut *executor, &model, machine.as_ref(), seq, *work, &args)?;
+            println(&if args.json { measured.json(machine.as_ref()) } else { measured.row() })?;
         }
         executor.close(seq);
     }
     Ok(())
+}
+
+/// A committed state of `len` rows. Times do not depend on what it holds, so that a long one need not be
+/// computed.
+fn prefix(config: &Config, len: usize) -> SequenceState {
+    let numbers = |count: usize| -> Vec<f32> {
+        (0..count).map(|i| ((i as u32).wrapping_mul(0x9E37_79B9) >> 16) as f32 / 65536.0 - 0.5).collect()
+    };
+    let kv = len * config.attention.kv_width();
+    let layer = |kind: &LayerKind| match kind {
+        LayerKind::Full => LayerState::Kv { k: numbers(kv), v: numbers(kv) },
+        LayerKind::Linear => LayerState::Gdn {
+            ring: numbers(config.gdn.ring_rows() * config.gdn.channels()),
+            memory: numbers(config.gdn.memory_len()),
+        },
+    };
+    SequenceState { len, layers: config.layers.iter().map(layer).collect() }
 }
 
 /// All that is asked for, context by context.
@@ -106,25 +151,38 @@ fn works(args: &BenchArgs, previews: bool) -> Vec<Work> {
 }
 
 /// Medians of a work's runs, each from the same committed state.
-fn measure(executor: &mut dyn Executor, seq: SeqId, work: Work, args: &BenchArgs) -> Result<Measured> {
+fn measure(
+    executor: &mut dyn Executor,
+    model: &ModelFile,
+    machine: Option<&Machine>,
+    seq: SeqId,
+    work: Work,
+    args: &BenchArgs,
+) -> Result<Measured> {
     let ids = token_ids(executor, work.rows);
     let start = executor.snapshot(seq)?;
-    let mut times = Vec::new();
-    let mut stats = PassStats::default();
+    let mut runs = Vec::new();
     for run in 0..u64::from(args.warmup) + u64::from(args.repeat) {
         let clock = Instant::now();
-        stats = match work.name {
+        let stats = match work.name {
             "preview" => preview(executor, seq, work.rows)?,
             _ => commit(executor, seq, &ids)?,
         };
         if run >= u64::from(args.warmup) {
-            times.push(clock.elapsed());
+            runs.push((clock.elapsed(), stats));
         }
         executor.restore(start, seq)?;
     }
     executor.release(start);
-    times.sort_unstable();
-    Ok(Measured { work, median: times[times.len() / 2], stats })
+    runs.sort_by_key(|run| run.0);
+    let (median, stats) = runs.swap_remove(runs.len() / 2);
+    let (scored, passes) = match work.name {
+        "preview" => (work.rows, 1),
+        _ => (1, work.rows.div_ceil(executor.limits().max_rows)),
+    };
+    let cost = Cost::new(model, work, scored, passes, &stats);
+    let floor = machine.map(|machine| cost.floor(machine));
+    Ok(Measured { work, median, stats, cost, floor })
 }
 
 /// A block of masks with every row picked, as the first pass of denoising has it.
@@ -161,35 +219,72 @@ pub(super) fn token_ids(executor: &dyn Executor, count: usize) -> Vec<u32> {
 }
 
 impl Measured {
-    const HEADING: &'static str =
-        "work      rows  context      median     tok/s   weights read  GB/s  distinct experts";
+    const HEADING: &'static str = "work      rows  context      median       floor  times     tok/s   \
+                                   weights   GB/s   GOPS  experts  stages";
 
     fn seconds(&self) -> f64 {
         self.median.as_secs_f64()
     }
 
+    /// Stages with their parts of the whole, the longest first.
+    fn shares(&self) -> String {
+        let mut stages = self.stats.stages.clone();
+        stages.sort_by_key(|stage| std::cmp::Reverse(stage.1));
+        let share = |time: Duration| 100.0 * time.as_secs_f64() / self.seconds();
+        let shares = stages.iter().map(|(stage, time)| (stage, share(*time)));
+        shares
+            .filter(|(_, share)| *share >= 0.5)
+            .map(|(stage, share)| format!("{stage} {share:.0}%"))
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+
     fn row(&self) -> String {
         let Work { name, rows, context } = self.work;
+        let (floor, times) = match self.floor {
+            Some(floor) => {
+                (format!("{:.2} ms", floor.ms), format!("{:.2}x", self.seconds() * 1e3 / floor.ms))
+            }
+            None => ("-".into(), "-".into()),
+        };
         format!(
-            "{name:<9} {rows:>4} {context:>8} {:>8.2} ms {:>9.1} {:>14} {:>5.1} {:>17}",
+            "{name:<9} {rows:>4} {context:>8} {:>8.2} ms {floor:>11} {times:>6} {:>9.1} {:>9} {:>6.1} {:>6.0} {:>8}  {}",
             self.seconds() * 1e3,
             rows as f64 / self.seconds(),
             bytes(self.stats.weight_bytes),
-            self.stats.weight_bytes as f64 / self.seconds() / 1e9,
+            self.cost.bytes() / self.seconds() / 1e9,
+            self.cost.ops() / self.seconds() / 1e9,
             self.stats.distinct_experts,
+            self.shares(),
         )
     }
 
-    fn json(&self) -> String {
+    fn json(&self, machine: Option<&Machine>) -> String {
         let Work { name, rows, context } = self.work;
+        let stages: serde_json::Map<_, _> =
+            self.stats.stages.iter().map(|(s, t)| ((*s).to_owned(), json!(t.as_secs_f64() * 1e3))).collect();
         json!({
             "work": name,
             "rows": rows,
             "context": context,
             "median_ms": self.seconds() * 1e3,
+            "floor_ms": self.floor.map(|floor| floor.ms),
+            "bound": self.floor.map(|floor| floor.bound),
             "tok_per_s": rows as f64 / self.seconds(),
             "bytes": self.stats.weight_bytes,
+            "bytes_with_state": self.cost.bytes(),
+            "ops": self.cost.ops(),
+            "gb_per_s": self.cost.bytes() / self.seconds() / 1e9,
+            "gops": self.cost.ops() / self.seconds() / 1e9,
             "distinct_experts": self.stats.distinct_experts,
+            "stages_ms": stages,
+            "peak": machine.map(|m| json!({
+                "isa": m.isa,
+                "threads": m.threads,
+                "read_gb_per_s": m.read / 1e9,
+                "gops_8_bit": m.bytes / 1e9,
+                "gops_4_bit": m.nibbles / 1e9,
+            })),
         })
         .to_string()
     }

@@ -1,0 +1,221 @@
+//! The kernels on AVX-512 with VNNI: 16 weight rows in a vector, `vpdpbusd` with the activations'
+//! four columns broadcast from memory.
+
+use std::arch::x86_64::*;
+
+use super::floats;
+use super::shape::{self, Simd, Tile};
+use super::{BAND, Band, Columns, DeltaRule, NIBBLES, Rounded};
+
+/// AVX-512F, BW and VNNI.
+#[derive(Clone, Copy)]
+struct Avx512;
+
+impl Simd for Avx512 {
+    const ROWS: usize = 16;
+    type Floats = __m512;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> __m512 {
+        // SAFETY: the caller has the instruction set.
+        unsafe { _mm512_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, value: __m512) {
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_ps(to, value) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn total(value: __m512) -> f32 {
+        // SAFETY: as above.
+        unsafe { _mm512_reduce_add_ps(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        // SAFETY: as above; any address may be prefetched.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+}
+
+/// Unsigned weights; `BYTES` of a group in the file.
+#[derive(Clone, Copy)]
+struct Quads<const BYTES: usize>([__m512i; 8]);
+
+/// 16 bytes of each row, `at` bytes into it: vector `q` holds the `q`-th four of every row.
+///
+/// # Safety
+/// AVX-512F; 16 rows with 16 bytes there.
+#[inline(always)]
+unsafe fn turned(rows: &[*const u8], at: usize) -> [__m512i; 4] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let row = |r: usize| _mm_loadu_si128(rows[r].add(at).cast());
+        let mut lines = [_mm512_setzero_si512(); 4];
+        for (j, line) in lines.iter_mut().enumerate() {
+            // Rows j, j + 4, j + 8 and j + 12, so that turning squares inside 128-bit lanes leaves
+            // the rows in order.
+            let v = _mm512_castsi128_si512(row(j));
+            let v = _mm512_inserti32x4::<1>(v, row(j + 4));
+            let v = _mm512_inserti32x4::<2>(v, row(j + 8));
+            *line = _mm512_inserti32x4::<3>(v, row(j + 12));
+        }
+        let a = _mm512_unpacklo_epi32(lines[0], lines[1]);
+        let b = _mm512_unpackhi_epi32(lines[0], lines[1]);
+        let c = _mm512_unpacklo_epi32(lines[2], lines[3]);
+        let d = _mm512_unpackhi_epi32(lines[2], lines[3]);
+        [
+            _mm512_unpacklo_epi64(a, c),
+            _mm512_unpackhi_epi64(a, c),
+            _mm512_unpacklo_epi64(b, d),
+            _mm512_unpackhi_epi64(b, d),
+        ]
+    }
+}
+
+impl<const BYTES: usize> Tile<Avx512> for Quads<BYTES> {
+    const BYTES: usize = BYTES;
+
+    #[inline(always)]
+    unsafe fn load(rows: &[*const u8], at: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut quads = [_mm512_setzero_si512(); 8];
+            if BYTES == NIBBLES {
+                let low_nibble = _mm512_set1_epi8(15);
+                for (two, bytes) in quads.as_chunks_mut::<2>().0.iter_mut().zip(turned(rows, at)) {
+                    two[0] = _mm512_and_si512(bytes, low_nibble);
+                    two[1] = _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), low_nibble);
+                }
+            } else {
+                let offset = _mm512_set1_epi8(i8::MIN);
+                for (half, four) in quads.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                    for (quad, bytes) in four.iter_mut().zip(turned(rows, at + 16 * half)) {
+                        *quad = _mm512_xor_si512(bytes, offset);
+                    }
+                }
+            }
+            Quads(quads)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dots<const N: usize>(&self, x: [*const i8; N], biases: [i32; N]) -> [__m512; N] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sums = [_mm512_setzero_si512(); N];
+            for i in 0..N {
+                sums[i] = _mm512_set1_epi32(biases[i]);
+            }
+            for (q, quad) in self.0.iter().enumerate() {
+                for i in 0..N {
+                    let four = _mm512_set1_epi32(x[i].cast::<i32>().add(q).read_unaligned());
+                    sums[i] = _mm512_dpbusd_epi32(sums[i], *quad, four);
+                }
+            }
+            let mut dots = [_mm512_setzero_ps(); N];
+            for i in 0..N {
+                dots[i] = _mm512_cvtepi32_ps(sums[i]);
+            }
+            dots
+        }
+    }
+}
+
+/// # Safety
+/// AVX-512F, BW and VNNI; sizes agree.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma")]
+pub(super) unsafe fn nibbles(
+    w: &Band<'_>,
+    scales: &[[f32; BAND]],
+    x: &Rounded<'_>,
+    picked: &[u32],
+    out: &mut [[f32; BAND]],
+) {
+    // SAFETY: the caller's promise.
+    unsafe { shape::nibbles::<Avx512, Quads<16>>(w, scales, x, picked, out) }
+}
+
+/// # Safety
+/// AVX-512F, BW and VNNI; sizes agree.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma")]
+pub(super) unsafe fn bytes(
+    w: &Band<'_>,
+    cols: usize,
+    scales: &[f32; BAND],
+    x: &Rounded<'_>,
+    picked: &[u32],
+    out: &mut [[f32; BAND]],
+) {
+    // SAFETY: the caller's promise.
+    unsafe { shape::bytes::<Avx512, Quads<32>>(w, cols, scales, x, picked, out) }
+}
+
+/// # Safety
+/// AVX-512F, BW and VNNI; sizes agree.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma")]
+pub(super) unsafe fn dots(w: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
+    // SAFETY: the caller's promise.
+    unsafe { floats::dots::<Avx512>(w, x, cols, out) }
+}
+
+/// # Safety
+/// AVX-512F, BW and VNNI; sizes agree.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma")]
+pub(super) unsafe fn add_weighted_rows(weights: &[f32], rows: &[f32], width: usize, out: &mut [f32]) {
+    // SAFETY: the caller's promise.
+    unsafe { floats::add_weighted_rows::<Avx512>(weights, rows, width, out) }
+}
+
+/// # Safety
+/// AVX-512F, BW and VNNI; sizes agree.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma")]
+pub(super) unsafe fn delta_rule(rule: DeltaRule<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe { floats::delta_rule::<Avx512>(rule) }
+}
+
+/// # Safety
+/// AVX-512F, BW and VNNI.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma")]
+pub(super) unsafe fn peak(columns: Columns, rounds: usize) -> f64 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match columns {
+            Columns::Natural => shape::peak::<Avx512, Quads<32>>(rounds),
+            Columns::Paired => shape::peak::<Avx512, Quads<16>>(rounds),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The kernels on NEON with the dot product extension: `sdot` multiplies four signed bytes by four
+//! signed bytes of one lane of the activations and adds them to a 32-bit lane. Weights are made signed,
+//! so that nothing is left to correct.
+//!
+//! `sdot` is inline assembly: the standard library's function for it is not stable.
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+use super::floats;
+use super::shape::{self, Simd, Tile};
+use super::{BAND, Band, Columns, DeltaRule, NIBBLES, Rounded};
+
+/// NEON.
+#[derive(Clone, Copy)]
+struct Neon;
+
+impl Simd for Neon {
+    const ROWS: usize = 4;
+    type Floats = float32x4_t;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> float32x4_t {
+        // SAFETY: the caller has the instruction set.
+        unsafe { vdupq_n_f32(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> float32x4_t {
+        // SAFETY: as above.
+        unsafe { vld1q_f32(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, value: float32x4_t) {
+        // SAFETY: as above.
+        unsafe { vst1q_f32(to, value) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        // SAFETY: as above.
+        unsafe { vaddq_f32(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        // SAFETY: as above.
+        unsafe { vsubq_f32(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        // SAFETY: as above.
+        unsafe { vmulq_f32(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
+        // SAFETY: as above.
+        unsafe { vfmaq_f32(c, a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn total(value: float32x4_t) -> f32 {
+        // SAFETY: as above.
+        unsafe { vaddvq_f32(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        // SAFETY: any address may be prefetched.
+        unsafe {
+            asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, readonly, preserves_flags))
+        }
+    }
+}
+
+/// Signed weights; `BYTES` of a group in the file.
+#[derive(Clone, Copy)]
+struct Quads<const BYTES: usize>([int8x16_t; 8]);
+
+/// `sums += quad · lane LANE of x`.
+///
+/// # Safety
+/// The processor has the dot product extension.
+#[inline(always)]
+unsafe fn sdot<const LANE: usize>(sums: int32x4_t, quad: int8x16_t, x: int8x16_t) -> int32x4_t {
+    let mut sums = sums;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "sdot {sums:v}.4s, {quad:v}.16b, {x:v}.4b[{lane}]",
+            sums = inout(vreg) sums,
+            quad = in(vreg) quad,
+            x = in(vreg) x,
+            lane = const LANE,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    sums
+}
+
+/// 16 bytes of each of 4 rows, `at` bytes into it: vector `q` holds the `q`-th four of every row.
+///
+/// # Safety
+/// 4 rows with 16 bytes there.
+#[inline(always)]
+unsafe fn turned(rows: &[*const u8], at: usize) -> [int8x16_t; 4] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let row = |r: usize| vreinterpretq_s32_u8(vld1q_u8(rows[r].add(at)));
+        let (a, b, c, d) = (row(0), row(1), row(2), row(3));
+        let even = |x, y| vreinterpretq_s64_s32(vtrn1q_s32(x, y));
+        let odd = |x, y| vreinterpretq_s64_s32(vtrn2q_s32(x, y));
+        [
+            vreinterpretq_s8_s64(vtrn1q_s64(even(a, b), even(c, d))),
+            vreinterpretq_s8_s64(vtrn1q_s64(odd(a, b), odd(c, d))),
+            vreinterpretq_s8_s64(vtrn2q_s64(even(a, b), even(c, d))),
+            vreinterpretq_s8_s64(vtrn2q_s64(odd(a, b), odd(c, d))),
+        ]
+    }
+}
+
+impl<const BYTES: usize> Tile<Neon> for Quads<BYTES> {
+    const BYTES: usize = BYTES;
+
+    #[inline(always)]
+    unsafe fn load(rows: &[*const u8], at: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut quads = [vdupq_n_s8(0); 8];
+            if BYTES == NIBBLES {
+                let eight = vdupq_n_s8(8);
+                for (two, bytes) in quads.as_chunks_mut::<2>().0.iter_mut().zip(turned(rows, at)) {
+                    let bytes = vreinterpretq_u8_s8(bytes);
+                    two[0] = vsubq_s8(vreinterpretq_s8_u8(vandq_u8(bytes, vdupq_n_u8(15))), eight);
+                    two[1] = vsubq_s8(vreinterpretq_s8_u8(vshrq_n_u8::<4>(bytes)), eight);
+                }
+            } else {
+                for (half, four) in quads.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                    *four = turned(rows, at + 16 * half);
+                }
+            }
+            Quads(quads)
+        }
+    }
+
+    /// The products are signed already: `_biases` are not needed.
+    #[inline(always)]
+    unsafe fn dots<const N: usize>(&self, x: [*const i8; N], _biases: [i32; N]) -> [float32x4_t; N] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut dots = [vdupq_n_f32(0.0); N];
+            for i in 0..N {
+                let mut sums = vdupq_n_s32(0);
+                for (half, quads) in self.0.as_chunks::<4>().0.iter().enumerate() {
+                    let x = vld1q_s8(x[i].add(16 * half));
+                    sums = sdot::<0>(sums, quads[0], x);
+                    sums = sdot::<1>(sums, quads[1], x);
+                    sums = sdot::<2>(sums, quads[2], x);
+                    sums = sdot::<3>(sums, quads[3], x);
+                }
+                dots[i] = vcvtq_f32_s32(sums);
+            }
+            dots
+        }
+    }
+}
+
+/// # Safety
+/// NEON with dot products; sizes agree.
+#[target_feature(enable = "neon,dotprod")]
+pub(super) unsafe fn nibbles(
+    w: &Band<'_>,
+    scales: &[[f32; BAND]],
+    x: &Rounded<'_>,
+    picked: &[u32],
+    out: &mut [[f32; BAND]],
+) {
+    // SAFETY: the caller's promise.
+    unsafe { shape::nibbles::<Neon, Quads<16>>(w, scales, x, picked, out) }
+}
+
+/// # Safety
+/// NEON with dot products; sizes agree.
+#[target_feature(enable = "neon,dotprod")]
+pub(super) unsafe fn bytes(
+    w: &Band<'_>,
+    cols: usize,
+    scales: &[f32; BAND],
+    x: &Rounded<'_>,
+    picked: &[u32],
+    out: &mut [[f32; BAND]],
+) {
+    // SAFETY: the caller's promise.
+    unsafe { shape::bytes::<Neon, Quads<32>>(w, cols, scales, x, picked, out) }
+}
+
+/// # Safety
+/// NEON with dot products; sizes agree.
+#[target_feature(enable = "neon,dotprod")]
+pub(super) unsafe fn dots(w: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
+    // SAFETY: the caller's promise.
+    unsafe { floats::dots::<Neon>(w, x, cols, out) }
+}
+
+/// # Safety
+/// NEON with dot products; sizes agree.
+#[target_feature(enable = "neon,dotprod")]
+pub(super) unsafe fn add_weighted_rows(weights: &[f32], rows: &[f32], width: usize, out: &mut [f32]) {
+    // SAFETY: the caller's promise.
+    unsafe { floats::add_weighted_rows::<Neon>(weights, rows, width, out) }
+}
+
+/// # Safety
+/// NEON with dot products; sizes agree.
+#[target_feature(enable = "neon,dotprod")]
+pub(super) unsafe fn delta_rule(rule: DeltaRule<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe { floats::delta_rule::<Neon>(rule) }
+}
+
+/// # Safety
+/// NEON with dot products.
+#[target_feature(enable = "neon,dotprod")]
+pub(super) unsafe fn peak(columns: Columns, rounds: usize) -> f64 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match columns {
+            Columns::Natural => shape::peak::<Neon, Quads<32>>(rounds),
+            Columns::Paired => shape::peak::<Neon, Quads<16>>(rounds),
+        }
+    }
+}
