@@ -177,7 +177,7 @@ impl EngineArgs {
 /// A number of bytes with an optional decimal unit: `500M`, `12G`, `12GB`.
 fn parse_bytes(text: &str) -> std::result::Result<u64, String> {
     let number = text.trim_end_matches(['b', 'B']);
-    let unit = match number.chars().last() {
+    let unit = match number.chars().next_back() {
         Some('k' | 'K') => 1e3,
         Some('m' | 'M') => 1e6,
         Some('g' | 'G') => 1e9,

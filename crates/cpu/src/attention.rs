@@ -256,7 +256,8 @@ impl Tile<'_> {
         let (hd, group) = (self.a.head_dim, self.group());
         let queries = self.rows.len() * group;
         sums.clear(queries, hd);
-        let end = self.rows.clone().last().map_or(0, |row| seen.by(row)).min((stretch + 1) * STRETCH);
+        // A tile has rows, and the last of them sees most.
+        let end = seen.by(self.rows.end - 1).min((stretch + 1) * STRETCH);
         ROOM.with_borrow_mut(|room| {
             room.queries.clear();
             let scale = 1.0 / (hd as f32).sqrt();

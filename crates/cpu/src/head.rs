@@ -203,8 +203,8 @@ impl Partial {
         };
         let (whole, rest) = logits.as_chunks::<LANES>();
         for logits in whole {
-            for i in 0..LANES {
-                add(i, logits[i]);
+            for (i, logit) in logits.iter().enumerate() {
+                add(i, *logit);
             }
         }
         for (i, logit) in rest.iter().enumerate() {

@@ -105,10 +105,11 @@ impl Pool {
             (0..tasks).for_each(work);
             return;
         }
-        let work: &(dyn Fn(usize) + Sync) = &work;
+        type Work<'a> = &'a (dyn Fn(usize) + Sync + 'a);
+        let work: Work<'_> = &work;
         // SAFETY: only the lifetime changes; this function does not return before everyone has left
         // the region.
-        let work: *const (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(work) };
+        let work = unsafe { std::mem::transmute::<Work<'_>, Work<'static>>(work) };
         let shared = &*self.shared;
         // SAFETY: the region is closed and empty (`busy` keeps other callers out), so nobody reads.
         unsafe { *shared.region.get() = Region { tasks, work } };

@@ -85,8 +85,8 @@ impl Isa {
     pub fn run<R>(self, loops: impl FnOnce() -> R) -> R {
         match self {
             Isa::Portable => loops(),
-            // NEON is part of the target.
             #[cfg(target_arch = "aarch64")]
+            // NEON is part of the target.
             Isa::Neon(_) => loops(),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2(_) | Isa::AvxVnni(_) => {
@@ -114,8 +114,8 @@ impl Isa {
     pub(crate) fn run_long<L: Loops>(self, loops: L) {
         match self {
             Isa::Portable => loops.run(),
-            // NEON is part of the target.
             #[cfg(target_arch = "aarch64")]
+            // NEON is part of the target.
             Isa::Neon(_) => loops.run(),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2(_) | Isa::AvxVnni(_) => {
@@ -157,17 +157,17 @@ impl Isa {
         assert_eq!(picked.len(), out.len());
         match self {
             Isa::Portable => portable::nibbles(w, scales, x, picked, out),
+            #[cfg(target_arch = "x86_64")]
             // SAFETY: the variants prove the features; the sizes were checked.
-            #[cfg(target_arch = "x86_64")]
             Isa::Avx2(_) => unsafe { avx2::nibbles(w, scales, x, picked, out) },
-            // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
             Isa::AvxVnni(_) => unsafe { avx_vnni::nibbles(w, scales, x, picked, out) },
-            // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(_) => unsafe { avx512::nibbles(w, scales, x, picked, out) },
             // SAFETY: as above.
+            Isa::Avx512(_) => unsafe { avx512::nibbles(w, scales, x, picked, out) },
             #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
             Isa::Neon(_) => unsafe { neon::nibbles(w, scales, x, picked, out) },
         }
     }
@@ -192,17 +192,17 @@ impl Isa {
         assert_eq!(picked.len(), out.len());
         match self {
             Isa::Portable => portable::bytes(w, cols, scales, x, picked, out),
+            #[cfg(target_arch = "x86_64")]
             // SAFETY: the variants prove the features; the sizes were checked.
-            #[cfg(target_arch = "x86_64")]
             Isa::Avx2(_) => unsafe { avx2::bytes(w, cols, scales, x, picked, out) },
-            // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
             Isa::AvxVnni(_) => unsafe { avx_vnni::bytes(w, cols, scales, x, picked, out) },
-            // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(_) => unsafe { avx512::bytes(w, cols, scales, x, picked, out) },
             // SAFETY: as above.
+            Isa::Avx512(_) => unsafe { avx512::bytes(w, cols, scales, x, picked, out) },
             #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
             Isa::Neon(_) => unsafe { neon::bytes(w, cols, scales, x, picked, out) },
         }
     }
@@ -217,14 +217,14 @@ impl Isa {
         assert_eq!(out.len(), (w.len() / cols) * (x.len() / cols));
         match self {
             Isa::Portable => portable::dots(w, x, cols, out),
+            #[cfg(target_arch = "x86_64")]
             // SAFETY: the variants prove the features; the sizes were checked.
-            #[cfg(target_arch = "x86_64")]
             Isa::Avx2(_) | Isa::AvxVnni(_) => unsafe { avx2::dots(w, x, cols, out) },
-            // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(_) => unsafe { avx512::dots(w, x, cols, out) },
             // SAFETY: as above.
+            Isa::Avx512(_) => unsafe { avx512::dots(w, x, cols, out) },
             #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
             Isa::Neon(_) => unsafe { neon::dots(w, x, cols, out) },
         }
     }
@@ -239,14 +239,14 @@ impl Isa {
         assert_eq!(weights.len(), (rows.len() / width) * (out.len() / width));
         match self {
             Isa::Portable => portable::add_weighted_rows(weights, rows, width, out),
+            #[cfg(target_arch = "x86_64")]
             // SAFETY: the variants prove the features; the sizes were checked.
-            #[cfg(target_arch = "x86_64")]
             Isa::Avx2(_) | Isa::AvxVnni(_) => unsafe { avx2::add_weighted_rows(weights, rows, width, out) },
-            // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(_) => unsafe { avx512::add_weighted_rows(weights, rows, width, out) },
             // SAFETY: as above.
+            Isa::Avx512(_) => unsafe { avx512::add_weighted_rows(weights, rows, width, out) },
             #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
             Isa::Neon(_) => unsafe { neon::add_weighted_rows(weights, rows, width, out) },
         }
     }
@@ -259,16 +259,16 @@ impl Isa {
     pub fn delta_rule(self, rule: DeltaRule<'_>) {
         rule.check();
         match self {
-            // SAFETY: the variants prove the features; sizes were checked, and columns come in whole vectors.
             #[cfg(target_arch = "x86_64")]
+            // SAFETY: the variants prove the features; sizes were checked, and columns come in whole vectors.
             Isa::Avx2(_) | Isa::AvxVnni(_) if rule.value_dim.is_multiple_of(8) => unsafe {
                 avx2::delta_rule(rule);
             },
-            // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(_) if rule.value_dim.is_multiple_of(16) => unsafe { avx512::delta_rule(rule) },
             // SAFETY: as above.
+            Isa::Avx512(_) if rule.value_dim.is_multiple_of(16) => unsafe { avx512::delta_rule(rule) },
             #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
             Isa::Neon(_) if rule.value_dim.is_multiple_of(4) => unsafe { neon::delta_rule(rule) },
             _ => portable::delta_rule(rule),
         }
@@ -279,17 +279,17 @@ impl Isa {
     pub(crate) fn peak(self, columns: Columns, rounds: usize) -> f64 {
         match self {
             Isa::Portable => portable::peak(rounds),
+            #[cfg(target_arch = "x86_64")]
             // SAFETY: the variants prove the features.
-            #[cfg(target_arch = "x86_64")]
             Isa::Avx2(_) => unsafe { avx2::peak(columns, rounds) },
-            // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
             Isa::AvxVnni(_) => unsafe { avx_vnni::peak(columns, rounds) },
-            // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(_) => unsafe { avx512::peak(columns, rounds) },
             // SAFETY: as above.
+            Isa::Avx512(_) => unsafe { avx512::peak(columns, rounds) },
             #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
             Isa::Neon(_) => unsafe { neon::peak(columns, rounds) },
         }
     }
