@@ -1,12 +1,12 @@
 //! The CUDA executor.
 //!
-//! All weights are uploaded once and repacked on the way for tensor cores ([`upload`]); a pass is a
-//! fixed sequence of kernels ([`pass`]) that reads what differs from pass to pass from one small
+//! All weights are uploaded once and repacked on the way for tensor cores (`upload`); a pass is a
+//! fixed sequence of kernels (`pass`) that reads what differs from pass to pass from one small
 //! table, so that it can be captured as a graph and replayed without the host in between: routing,
 //! coresets, grouping by expert, penalties and picks all happen on the device.
 //!
 //! Kernels lie in `kernels/*.cu` and are compiled by NVRTC for the model's geometry and the device's
-//! architecture ([`compile`]). The driver and NVRTC are loaded at run time: this crate builds, and
+//! architecture (`compile`). The driver and NVRTC are loaded at run time: this crate builds, and
 //! its host tests run, where there is no CUDA.
 //!
 //! Products are computed by `mma` on weights that are exact in half precision and activations

@@ -33,7 +33,7 @@ pub struct ServeArgs {
     /// File with the key that requests must bring
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Origin whose pages may use the API, as https://example.org, or *; may be repeated
+    /// Origin whose pages may use the API, such as `https://example.org`, or `*`; may be repeated
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Vec<String>,
     /// Answers in the making at once
