@@ -58,7 +58,18 @@ fn a_checkpoint_becomes_a_model_that_runs() {
     let list = |ids: Vec<u32>| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     let out = file("logits.safetensors");
     let (prompt, block) = (list(expected.ids("/prompt_ids")), list(expected.ids("/masked/block_ids")));
-    ok(&["logits", &f16, "--prompt-ids", &prompt, "--block-ids", &block, "--out", &out]);
+    ok(&[
+        "logits",
+        &f16,
+        "--precision",
+        "f32",
+        "--prompt-ids",
+        &prompt,
+        "--block-ids",
+        &block,
+        "--out",
+        &out,
+    ]);
     let bytes = fs::read(&out).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     for (name, want) in [("causal", "causal_logits"), ("preview", "masked/logits")] {
