@@ -315,12 +315,12 @@ __device__ __forceinline__ void store_down(const Experts& a, const Work& w, cons
         }
 }
 
-// One tile of gate rows and the same tile of up rows, for 8·NT of the expert's rows.
+// Row tile `band` of gate and up times 8·NT of the expert's rows; steps first, first + stride, ….
 template <int NT, bool LO>
-__device__ __forceinline__ void gate_up_tile(const Experts& a, const Work& w, u32 row0, float* shared) {
-    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+__device__ __forceinline__ void gate_up_products(float (&acc)[2][NT][4], const Experts& a, const Work& w, u32 band, u32 row0,
+                                                 u32 first, u32 stride, u32 lane) {
     const Matrix m[2] = {w.expert->gate, w.expert->up};
-    u32 tile[2] = {w.index, w.index};
+    u32 tile[2] = {band, band};
     const u16 *hi[NT], *lo[NT];
 #pragma unroll
     for (int n = 0; n < NT; n++) {
@@ -329,9 +329,33 @@ __device__ __forceinline__ void gate_up_tile(const Experts& a, const Work& w, u3
         hi[n] = a.hi + at;
         lo[n] = LO ? a.lo + at : nullptr;
     }
-    float acc[2][NT][4] = {};
-    accumulate<2, NT, LO, EXPERT_ENCODING>(acc, m, tile, hi, lo, warp, 8, m[0].steps, lane);
+    accumulate<2, NT, LO, EXPERT_ENCODING>(acc, m, tile, hi, lo, first, stride, m[0].steps, lane);
     scale_rows<2, NT, EXPERT_ENCODING>(acc, m, tile, lane);
+}
+
+// Row tiles `band` and the next of down, likewise.
+template <int NT, bool LO>
+__device__ __forceinline__ void down_products(float (&acc)[2][NT][4], const Experts& a, const Work& w, u32 band, u32 row0,
+                                              u32 first, u32 stride, u32 lane) {
+    const Matrix down = w.expert->down, m[2] = {down, down};
+    u32 tile[2] = {min(band, down.row_tiles - 1), min(band + 1, down.row_tiles - 1)};
+    const u16 *hi[NT], *lo[NT];
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        u64 at = (u64)w.pair(a, min(row0 + n * 8 + lane / 4, w.rows - 1)) * a.stride;
+        hi[n] = a.hi + at;
+        lo[n] = LO ? a.lo + at : nullptr;
+    }
+    accumulate<2, NT, LO, EXPERT_ENCODING>(acc, m, tile, hi, lo, first, stride, down.steps, lane);
+    scale_rows<2, NT, EXPERT_ENCODING>(acc, m, tile, lane);
+}
+
+// One tile of gate rows and the same tile of up rows, for 8·NT of the expert's rows.
+template <int NT, bool LO>
+__device__ __forceinline__ void gate_up_tile(const Experts& a, const Work& w, u32 row0, float* shared) {
+    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    float acc[2][NT][4] = {};
+    gate_up_products<NT, LO>(acc, a, w, w.index, row0, warp, 8, lane);
     reduce<2, NT, 1, 8>(acc, shared, 0, warp, lane);
     if (warp == 0) store_gated<NT, LO>(a, w, acc, w.index, row0, lane);
 }
@@ -350,19 +374,9 @@ template <int WIDEST, bool LO> __device__ __forceinline__ void gate_up(const Exp
 template <int NT, bool LO>
 __device__ __forceinline__ void down_tile(const Experts& a, const Work& w, u32 row0, float* shared) {
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, group = warp % 2, share = warp / 2;
-    const Matrix down = w.expert->down, m[2] = {down, down};
     u32 band = w.index * 4 + group * 2;
-    u32 tile[2] = {min(band, down.row_tiles - 1), min(band + 1, down.row_tiles - 1)};
-    const u16 *hi[NT], *lo[NT];
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
-        u64 at = (u64)w.pair(a, min(row0 + n * 8 + lane / 4, w.rows - 1)) * a.stride;
-        hi[n] = a.hi + at;
-        lo[n] = LO ? a.lo + at : nullptr;
-    }
     float acc[2][NT][4] = {};
-    accumulate<2, NT, LO, EXPERT_ENCODING>(acc, m, tile, hi, lo, share, 4, down.steps, lane);
-    scale_rows<2, NT, EXPERT_ENCODING>(acc, m, tile, lane);
+    down_products<NT, LO>(acc, a, w, band, row0, share, 4, lane);
     reduce<2, NT, 2, 4>(acc, shared, group, share, lane);
     if (share == 0) store_down<NT>(a, w, acc, band, row0, lane);
 }
@@ -385,22 +399,11 @@ template <bool LO> __device__ __forceinline__ void gate_up_wide_items(const Expe
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     Work w;
     for (u32 item = blockIdx.x; work_at(w, a, item, (a.row_tiles + 7) / 8, (a.shared_tiles + 7) / 8); item += gridDim.x) {
-        const Matrix m[2] = {w.expert->gate, w.expert->up};
         u32 band = w.index * 8 + warp;
-        if (band >= m[0].row_tiles) continue;
+        if (band >= w.expert->gate.row_tiles) continue;
         for (u32 row0 = 0; row0 < w.rows; row0 += WIDE * 8) {
-            u32 tile[2] = {band, band};
-            const u16 *hi[WIDE], *lo[WIDE];
-#pragma unroll
-            for (int n = 0; n < WIDE; n++) {
-                u32 r = min(row0 + n * 8 + lane / 4, w.rows - 1);
-                u64 at = (u64)(w.pairs ? w.pairs[r] / TOP_K : r) * HIDDEN_PAD;
-                hi[n] = a.hi + at;
-                lo[n] = LO ? a.lo + at : nullptr;
-            }
             float acc[2][WIDE][4] = {};
-            accumulate<2, WIDE, LO, EXPERT_ENCODING>(acc, m, tile, hi, lo, 0, 1, m[0].steps, lane);
-            scale_rows<2, WIDE, EXPERT_ENCODING>(acc, m, tile, lane);
+            gate_up_products<WIDE, LO>(acc, a, w, band, row0, 0, 1, lane);
             store_gated<WIDE, LO>(a, w, acc, band, row0, lane);
         }
     }
@@ -411,21 +414,11 @@ template <bool LO> __device__ __forceinline__ void down_wide_items(const Experts
     constexpr u32 BANDS = (HIDDEN + 255) / 256;
     Work w;
     for (u32 item = blockIdx.x; work_at(w, a, item, BANDS, BANDS); item += gridDim.x) {
-        const Matrix down = w.expert->down, m[2] = {down, down};
         u32 band = w.index * 16 + warp * 2;
-        if (band >= down.row_tiles) continue;
+        if (band >= w.expert->down.row_tiles) continue;
         for (u32 row0 = 0; row0 < w.rows; row0 += WIDE * 8) {
-            u32 tile[2] = {band, min(band + 1, down.row_tiles - 1)};
-            const u16 *hi[WIDE], *lo[WIDE];
-#pragma unroll
-            for (int n = 0; n < WIDE; n++) {
-                u64 at = (u64)w.pair(a, min(row0 + n * 8 + lane / 4, w.rows - 1)) * a.stride;
-                hi[n] = a.hi + at;
-                lo[n] = LO ? a.lo + at : nullptr;
-            }
             float acc[2][WIDE][4] = {};
-            accumulate<2, WIDE, LO, EXPERT_ENCODING>(acc, m, tile, hi, lo, 0, 1, down.steps, lane);
-            scale_rows<2, WIDE, EXPERT_ENCODING>(acc, m, tile, lane);
+            down_products<WIDE, LO>(acc, a, w, band, row0, 0, 1, lane);
             store_down<WIDE>(a, w, acc, band, row0, lane);
         }
     }
