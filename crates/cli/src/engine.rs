@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use shamrock_cpu::{CpuExecutor, CpuOptions, Memory, Precision, available_memory};
 use shamrock_cuda::{CudaExecutor, CudaOptions};
+use shamrock_metal::MetalOptions;
 use shamrock_model::reference::{ReferenceExecutor, ReferenceOptions};
 use shamrock_model::{Executor, ModelFile};
 use shamrock_text::{ChatTemplate, Prompter, Tokenizer};
@@ -19,6 +20,8 @@ pub enum Backend {
     Auto,
     /// An NVIDIA device.
     Cuda,
+    /// The GPU of a Mac with Apple silicon.
+    Metal,
     /// The fast CPU executor.
     Cpu,
     /// The plain f32 executor that defines the numbers.
@@ -65,6 +68,9 @@ pub struct EngineArgs {
     /// [default: what is free, if that is less than the weights]
     #[arg(long, value_name = "BYTES", help_heading = "Engine", value_parser = parse_bytes)]
     pub memory_budget: Option<u64>,
+    /// Memory for experts in use on a Mac's GPU, like 6G: views of the file beyond it are let go of
+    #[arg(long, value_name = "BYTES", default_value = "6G", help_heading = "Engine", value_parser = parse_bytes)]
+    pub expert_views: u64,
     /// Which CUDA device
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Engine")]
     pub device: usize,
@@ -85,18 +91,45 @@ impl EngineArgs {
         }
         match self.backend {
             Backend::Cuda => self.cuda(model),
+            Backend::Metal => self.metal(model),
             Backend::Cpu => self.cpu(model),
-            Backend::Auto if !shamrock_cuda::available().is_ok_and(|devices| devices > 0) => self.cpu(model),
-            Backend::Auto => self.cuda(model.clone()).or_else(|error| {
-                // Too little memory on the device, or a shape beyond its kernels.
-                eprintln!("{error:#}; running on the CPU");
-                self.cpu(model)
-            }),
+            Backend::Auto => self.fastest(model),
             Backend::Reference => {
                 let options = ReferenceOptions { max_context: self.max_context(), threads: self.threads() };
                 Ok(Box::new(ReferenceExecutor::new(model, options)?))
             }
         }
+    }
+
+    /// The fastest backend that this machine has and that takes the model.
+    fn fastest(&self, model: ModelFile) -> Result<Box<dyn Executor>> {
+        let device = if shamrock_metal::available().is_ok() {
+            self.metal(model.clone())
+        } else if shamrock_cuda::available().is_ok_and(|devices| devices > 0) {
+            self.cuda(model.clone())
+        } else {
+            return self.cpu(model);
+        };
+        device.or_else(|error| {
+            // Too little memory on the device, or a shape beyond its kernels.
+            eprintln!("{error:#}; running on the CPU");
+            self.cpu(model)
+        })
+    }
+
+    /// Products on Metal are f32 whatever `--precision` says.
+    fn metal(&self, model: ModelFile) -> Result<Box<dyn Executor>> {
+        let kv = match self.storage() {
+            Storage::F16 => shamrock_metal::KvPrecision::Half,
+            Storage::F32 => shamrock_metal::KvPrecision::Full,
+        };
+        let options = MetalOptions {
+            max_context: self.max_context(),
+            kv,
+            expert_views: usize::try_from(self.expert_views).unwrap_or(usize::MAX),
+            profile: self.profile,
+        };
+        Ok(shamrock_metal::open(model, &options)?)
     }
 
     fn cuda(&self, model: ModelFile) -> Result<Box<dyn Executor>> {

@@ -1,0 +1,53 @@
+//! The native Metal executor, for Macs with Apple silicon.
+//!
+//! Weights are used where they lie: every matrix is a no-copy buffer over its own page-rounded span of
+//! the model file's mapping, so that a model larger than the GPU's working set runs. Dense matrices
+//! are viewed when the executor opens, a routed expert when routing first asks for it, in a
+//! least-recently-used set bounded in bytes ([`MetalOptions::expert_views`]). A pass is one command
+//! buffer per layer: the experts of the layer before, the mixer, and the router; then the host chooses
+//! experts with the very functions of [`shamrock_model::routing`] and goes on. See `docs/metal.md`.
+//!
+//! Elsewhere than on a Mac the crate is only its options, and [`open`] says why it cannot.
+
+#[cfg(any(target_os = "macos", metal_host))]
+mod native;
+#[cfg(any(target_os = "macos", metal_host))]
+pub use native::{MetalExecutor, available, open};
+
+#[cfg(not(any(target_os = "macos", metal_host)))]
+mod absent;
+#[cfg(not(any(target_os = "macos", metal_host)))]
+pub use absent::{available, open};
+
+/// Name of this backend in messages.
+const BACKEND: &str = "metal";
+
+/// Storage of attention keys and values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum KvPrecision {
+    /// Half precision.
+    #[default]
+    Half,
+    /// Single precision.
+    Full,
+}
+
+/// Options of the executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetalOptions {
+    /// Positions a sequence may reach; the model's own limit when `None`.
+    pub max_context: Option<usize>,
+    /// Attention keys and values.
+    pub kv: KvPrecision,
+    /// Bytes of the routed experts that stay viewed; exceeded only if one layer of a pass needs more.
+    pub expert_views: usize,
+    /// Measure stages ([`PassStats::stages`](shamrock_model::PassStats)). Each is then a command buffer
+    /// of its own, which slows passes down.
+    pub profile: bool,
+}
+
+impl Default for MetalOptions {
+    fn default() -> Self {
+        MetalOptions { max_context: None, kv: KvPrecision::default(), expert_views: 6 << 30, profile: false }
+    }
+}

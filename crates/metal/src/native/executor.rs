@@ -1,0 +1,235 @@
+//! The seam.
+
+use std::time::Instant;
+
+use objc2::rc::autoreleasepool;
+use shamrock_model::executor::StepOutput;
+use shamrock_model::sequences::Sequences;
+use shamrock_model::{
+    Config, Error, Executor, Limits, ModelFile, Pass as PassOutput, PassStats, Result, SeqId, SequenceState,
+    SnapshotId, Step,
+};
+
+use super::attention::splits;
+use super::device::Device;
+use super::experts::RoutingStats;
+use super::geometry::{check, dense_matrices};
+use super::head::Scoring;
+use super::kernel::Kernel;
+use super::parameters::Parameters;
+use super::pass::Pass;
+use super::plan::Plan;
+use super::state::{DeviceState, States};
+use super::views::Views;
+use super::workspace::{HEAD_ROWS, Room, Workspace};
+use crate::{BACKEND, MetalOptions};
+
+/// Rows of a pass, at most: a block of 256 and as many committed rows. `gdn_block` counts on it.
+const MAX_ROWS: usize = 512;
+/// Sequences open at once.
+const MAX_SEQUENCES: usize = 256;
+
+/// The Metal executor, see the [crate documentation](crate).
+pub struct MetalExecutor {
+    config: Config,
+    sequences: States,
+    engine: Engine,
+}
+
+/// Everything but the sequences.
+struct Engine {
+    // Dropped in this order: the device last.
+    views: Views,
+    space: Workspace,
+    parameters: Parameters,
+    model: ModelFile,
+    options: MetalOptions,
+    /// Bytes that every pass reads, and those of the head.
+    dense_bytes: u64,
+    head_bytes: u64,
+    device: Device,
+}
+
+impl MetalExecutor {
+    /// Opens the system's device, compiles the kernels and views the dense weights.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when there is no device, the model's shape is beyond the kernels, or a tensor is
+    /// larger than the device's buffers.
+    pub fn new(model: ModelFile, options: &MetalOptions) -> Result<Self> {
+        autoreleasepool(|_| {
+            let encodings = check(&model)?;
+            let kernels = Kernel::needed(&encodings, model.config.gdn.key_dim, options.kv);
+            let device = Device::open(&kernels)?;
+            let limits = Limits {
+                max_context: options.max_context.unwrap_or(model.config.max_context),
+                max_rows: MAX_ROWS,
+                max_sequences: MAX_SEQUENCES,
+            };
+            let weights = &model.weights;
+            let bytes = |m| weights.tensor(m).bytes.len() as u64;
+            let config = model.config.clone();
+            let engine = Engine {
+                views: Views::new(&device, &model, options.expert_views)?,
+                space: Workspace::new(&device, &model.config, Room::default())?,
+                parameters: Parameters::new(&device, weights)?,
+                options: *options,
+                dense_bytes: weights.layers.iter().flat_map(dense_matrices).map(bytes).sum(),
+                head_bytes: bytes(weights.head),
+                model,
+                device,
+            };
+            Ok(MetalExecutor { config, sequences: Sequences::new(limits), engine })
+        })
+    }
+
+    /// Bytes of routed experts that are viewed now.
+    pub fn expert_bytes(&self) -> usize {
+        self.engine.views.expert_bytes()
+    }
+
+    /// Bytes that the device can keep wired at a time, as the system recommends.
+    pub fn working_set(&self) -> u64 {
+        self.engine.device.working_set()
+    }
+}
+
+impl Engine {
+    fn config(&self) -> &Config {
+        &self.model.config
+    }
+
+    /// Gives every step's sequence room, and what its commit needs to be cut back.
+    fn prepare(&self, states: &mut States, steps: &[Step<'_>]) -> Result<()> {
+        for step in steps {
+            let sequence = states.get_mut(step.seq)?;
+            let len = sequence.len();
+            sequence.state.reserve(&self.device, self.config(), len, len + step.commit.len())?;
+            let (state, undo) = sequence.state_and_undo();
+            if let Some(undo) = undo.filter(|_| step.rewindable && !step.commit.is_empty()) {
+                *undo = Some(state.undo(&self.device, self.config(), step.commit.len())?);
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, states: &mut States, steps: &[Step<'_>]) -> Result<PassOutput> {
+        let start = Instant::now();
+        let plan = Plan::new(steps, states)?;
+        if plan.rows == 0 {
+            let outputs = vec![StepOutput::default(); steps.len()];
+            return Ok(PassOutput { outputs, stats: PassStats::default() });
+        }
+        self.prepare(states, steps)?;
+        let scoring = Scoring::new(self.config(), &plan);
+        let splits = splits(self.config(), &plan);
+        let needed = Room {
+            rows: plan.rows,
+            partial_rows: plan.rows * splits,
+            scored: scoring.len().min(HEAD_ROWS),
+            parts: plan.parts.len(),
+            words: scoring.words.len(),
+        };
+        self.space.reserve(&self.device, &self.model.config, needed)?;
+        let mut pass = Pass {
+            device: &self.device,
+            config: &self.model.config,
+            weights: &self.model.weights,
+            parameters: &self.parameters,
+            views: &mut self.views,
+            space: &mut self.space,
+            states,
+            plan: &plan,
+            kv: self.options.kv,
+            splits,
+            work: self.device.work(self.options.profile),
+            routing: RoutingStats::default(),
+        };
+        let outputs = pass.run(&scoring, steps.len())?;
+        let (times, routing) = (std::mem::take(&mut pass.work.times), pass.routing);
+        let head = if scoring.len() > 0 { self.head_bytes } else { 0 };
+        let stats = PassStats {
+            device: times.device,
+            host: start.elapsed().saturating_sub(times.device),
+            routing: routing.time,
+            weight_bytes: self.dense_bytes + head + routing.bytes,
+            distinct_experts: routing.distinct,
+            expert_hits: routing.found.hits,
+            expert_misses: routing.found.misses,
+            stages: times.stages,
+        };
+        Ok(PassOutput { outputs, stats })
+    }
+}
+
+impl Executor for MetalExecutor {
+    fn backend(&self) -> &'static str {
+        BACKEND
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn limits(&self) -> Limits {
+        self.sequences.limits()
+    }
+
+    fn open(&mut self) -> Result<SeqId> {
+        let Engine { device, model, options, .. } = &self.engine;
+        self.sequences.open(|| DeviceState::empty(device, &model.config, options.kv))
+    }
+
+    fn close(&mut self, seq: SeqId) {
+        self.sequences.close(seq);
+    }
+
+    fn len(&self, seq: SeqId) -> Result<usize> {
+        self.sequences.len(seq)
+    }
+
+    fn run(&mut self, steps: &[Step<'_>]) -> Result<PassOutput> {
+        let (config, engine) = (&self.config, &mut self.engine);
+        autoreleasepool(|_| {
+            let result = self.sequences.run(config, steps, |states| engine.run(states, steps));
+            if matches!(result, Err(Error::Device { .. })) {
+                engine.device.renew_queue()?;
+            }
+            result
+        })
+    }
+
+    fn rewind(&mut self, seq: SeqId, len: usize) -> Result<()> {
+        let Engine { device, model, .. } = &self.engine;
+        autoreleasepool(|_| {
+            self.sequences.rewind(seq, len, |state, undo, cut| match undo {
+                Some(undo) => state.rewind(device, &model.config, undo, cut.kept()),
+                None => Err(Error::Rewind { asked: cut.len, from: cut.from, to: cut.from }),
+            })
+        })
+    }
+
+    fn snapshot(&mut self, seq: SeqId) -> Result<SnapshotId> {
+        let Engine { device, model, .. } = &self.engine;
+        self.sequences.snapshot(seq, |state, len| state.duplicate(device, &model.config, len))
+    }
+
+    fn restore(&mut self, snapshot: SnapshotId, into: SeqId) -> Result<()> {
+        let Engine { device, model, .. } = &self.engine;
+        self.sequences
+            .restore(snapshot, into, |from, len, state| state.assign(device, &model.config, from, len))
+    }
+
+    fn release(&mut self, snapshot: SnapshotId) {
+        self.sequences.release(snapshot);
+    }
+
+    fn export(&self, seq: SeqId) -> Result<SequenceState> {
+        self.sequences.export(seq, |state, len| Ok(state.read(&self.config, len)))
+    }
+
+    fn import(&mut self, seq: SeqId, state: &SequenceState) -> Result<()> {
+        let device = &self.engine.device;
+        self.sequences.import(&self.config, seq, state, |own| own.fill(device, &self.config, state))
+    }
+}

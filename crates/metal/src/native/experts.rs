@@ -1,0 +1,149 @@
+//! The mixture of experts: chosen on the host, computed in panels of rows by expert.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use shamrock_model::routing::{coreset, route, softmax_rows};
+use shamrock_model::{Part, Result};
+
+use super::abi;
+use super::device::Grid;
+use super::kernel::Kernel;
+use super::lru::Found;
+use super::pass::Pass;
+
+/// What routing decided for a layer: each expert, ascending, with its stretch of the pairs.
+#[derive(Default)]
+pub(crate) struct Routed {
+    experts: Vec<(u32, Range<usize>)>,
+    pairs: usize,
+}
+
+/// What routing cost over a pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RoutingStats {
+    pub(crate) time: Duration,
+    pub(crate) distinct: u64,
+    pub(crate) found: Found,
+    /// Bytes of the experts' weights.
+    pub(crate) bytes: u64,
+}
+
+impl Pass<'_> {
+    /// Chooses experts from the router's logits, writes the tables of the panels, and views what is missing.
+    pub(super) fn route(&mut self, layer: usize) -> Result<Routed> {
+        let start = Instant::now();
+        let m = &self.config.moe;
+        let mut probs = self.space.router.read::<f32>(0, self.plan.rows * m.experts).to_vec();
+        softmax_rows(&mut probs, m.experts);
+        let top_p = self.config.block.as_ref().and_then(|b| b.coreset_top_p);
+        let mut pairs: Vec<(u32, usize, f32)> = Vec::with_capacity(self.plan.rows * m.top_k);
+        for part in &self.plan.parts {
+            let probs = &probs[part.row0 * m.experts..][..part.ids.len() * m.experts];
+            let top_p = top_p.filter(|_| part.part == Part::Preview);
+            let coreset = top_p.map(|top_p| coreset(probs, m, top_p));
+            let routes = route(probs, m, coreset.as_deref());
+            for row in 0..routes.rows() {
+                pairs.extend(routes.row(row).iter().map(|c| (c.expert, part.row0 + row, c.weight)));
+            }
+        }
+        pairs.sort_unstable_by_key(|&(expert, row, _)| (expert, row));
+        self.write_tables(&pairs);
+        let mut experts: Vec<(u32, Range<usize>)> = Vec::new();
+        for group in pairs.chunk_by(|a, b| a.0 == b.0) {
+            let from = experts.last().map_or(0, |(_, last)| last.end);
+            experts.push((group[0].0, from..from + group.len()));
+        }
+        self.routing.time += start.elapsed();
+
+        let wanted: Vec<u32> = experts.iter().map(|(expert, _)| *expert).collect();
+        let found = self.views.acquire(self.device, layer, &wanted)?;
+        self.routing.found.hits += found.hits;
+        self.routing.found.misses += found.misses;
+        self.routing.distinct += wanted.len() as u64;
+        let ffns = &self.weights.layers[layer].moe.experts;
+        let bytes = wanted.iter().flat_map(|&e| ffns[e as usize].matrices());
+        self.routing.bytes += bytes.map(|m| self.weights.tensor(m).bytes.len() as u64).sum::<u64>();
+        Ok(Routed { experts, pairs: pairs.len() })
+    }
+
+    /// Tables of the pairs `(expert, row, weight)`, which are sorted: so each row's come ascending too.
+    fn write_tables(&mut self, pairs: &[(u32, usize, f32)]) {
+        let (space, rows) = (&mut *self.space, self.plan.rows);
+        let mut next = vec![0u32; rows + 1];
+        pairs.iter().for_each(|&(_, row, _)| next[row + 1] += 1);
+        for row in 0..rows {
+            next[row + 1] += next[row];
+        }
+        space.starts.put(&next);
+        let pair_rows = space.pair_rows.write::<u32>(0, pairs.len());
+        let slots = space.slots.write::<u32>(0, pairs.len());
+        let weights = space.weights.write::<f32>(0, pairs.len());
+        for (slot, &(_, row, weight)) in pairs.iter().enumerate() {
+            pair_rows[slot] = row as u32;
+            let to = next[row] as usize;
+            next[row] += 1;
+            (slots[to], weights[to]) = (slot as u32, weight);
+        }
+    }
+
+    /// Adds what a layer's experts make of the normed rows to the stream.
+    pub(super) fn experts(&mut self, layer: usize, routed: &Routed) -> Result<()> {
+        let (space, rows, hidden) = (&*self.space, self.plan.rows, self.config.hidden_size);
+        let (width, shared_width) = (self.config.moe.expert_width, self.config.moe.shared_width);
+        let shared = self.weights.layers[layer].moe.shared;
+
+        self.work.stage("gate|up")?;
+        for (expert, pairs) in &routed.experts {
+            let expert = self.views.expert(layer, *expert)?;
+            let (index, at) = (space.pair_rows.at(pairs.start * 4), pairs.start * width * 4);
+            self.work.gemm(&expert.gate, &space.normed, index, space.gate.at(at), pairs.len())?;
+            self.work.gemm(&expert.up, &space.normed, index, space.up.at(at), pairs.len())?;
+        }
+        for (matrix, to) in [(shared.gate, &space.shared_gated), (shared.up, &space.shared_up)] {
+            self.work.gemm(self.views.dense(matrix)?, &space.normed, &space.identity, to, rows)?;
+        }
+        self.work.barrier();
+
+        self.work.stage("activation")?;
+        for (gate, up, count) in [
+            (&space.gate, &space.up, routed.pairs * width),
+            (&space.shared_gated, &space.shared_up, rows * shared_width),
+        ] {
+            let arguments = abi::Elements { count: count as u32 };
+            self.work.dispatch(Kernel::SiluUp, Grid::flat(count), &arguments, &[gate.into(), up.into()])?;
+        }
+        self.work.barrier();
+
+        self.work.stage("down")?;
+        for (expert, pairs) in &routed.experts {
+            let expert = self.views.expert(layer, *expert)?;
+            let (from, to) = (pairs.start * width * 4, pairs.start * hidden * 4);
+            self.work.gemm(
+                &expert.down,
+                space.gate.at(from),
+                &space.identity,
+                space.routed.at(to),
+                pairs.len(),
+            )?;
+        }
+        let down = self.views.dense(shared.down)?;
+        self.work.gemm(down, &space.shared_gated, &space.identity, &space.shared_out, rows)?;
+        self.work.barrier();
+
+        self.work.stage("combine")?;
+        let buffers = [
+            (&space.hidden).into(),
+            (&space.shared_out).into(),
+            (&space.shared_gate).into(),
+            (&space.routed).into(),
+            (&space.starts).into(),
+            (&space.slots).into(),
+            (&space.weights).into(),
+        ];
+        let grid = Grid::new((hidden.div_ceil(64), rows, 1), 64);
+        self.work.dispatch(Kernel::Combine, grid, &abi::Combine { width: hidden as u32 }, &buffers)?;
+        self.work.barrier();
+        Ok(())
+    }
+}
