@@ -3,10 +3,12 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use shamrock_model::{Limits, Part, PassStats, Pick, Score, Scored, SeqId, Shaping, Step};
+use shamrock_model::{Limits, Part, PassStats, Score, Scored, SeqId, Step};
 
+use crate::choice::{Choice, Chooser};
+use crate::constraint::Guide;
 use crate::error::{Error, Result};
-use crate::event::{Event, PassEvent, Sink, Work};
+use crate::event::{Alternative, Event, PassEvent, Sink, Work};
 use crate::history::History;
 use crate::options::Settings;
 use crate::outcome::{Finish, Stats};
@@ -49,21 +51,14 @@ impl Plan {
     }
 }
 
-/// What was chosen for a row.
-pub(crate) struct Choice {
-    pub(crate) token: u32,
-    /// Probability of `token` in the shaped row at temperature 1.
-    pub(crate) confidence: f32,
-    /// The row's greedy pick; `token` differs from its token when sampling.
-    pub(crate) pick: Pick,
-}
-
 /// State of an answer that does not depend on the mode.
 pub(crate) struct Answer {
     pub(crate) seq: SeqId,
     pub(crate) settings: Settings,
     pub(crate) limits: Limits,
     pub(crate) history: History,
+    /// Behind the tokens that are emitted.
+    pub(crate) guide: Option<Guide>,
     /// Rows the sequence holds.
     pub(crate) length: usize,
     /// Ids known but not committed yet: the rest of the prompt, then a resolved block.
@@ -94,67 +89,29 @@ impl Answer {
         } else if rows.logits {
             Score::Logits { rows: &rows.scored }
         } else {
-            let shaping = self.shaping(part, &self.history);
+            let shaping = self.chooser(part).shaping();
             Score::Picks { rows: &rows.scored, shaping, probes: &rows.probes }
         }
     }
 
-    /// Shaping of a part of the planned pass, with the penalties of `history`.
-    fn shaping<'a>(&'a self, part: Part, history: &'a History) -> Shaping<'a> {
-        let rows = self.plan.part(part);
-        Shaping {
-            controls: &self.settings.controls,
-            forbidden: &self.settings.forbidden,
-            counts: if self.settings.penalises() { history.counts() } else { &[] },
-            first_position: rows.first_position,
-            think_open: rows.think_open,
-        }
+    /// Chooses for a part of the planned pass, with the answer's own penalty counts.
+    fn chooser(&self, part: Part) -> Chooser<'_> {
+        Chooser { settings: &self.settings, rows: self.plan.part(part), history: &self.history }
     }
 
-    /// The choice for the `i`th scored row of a part, with the answer's own penalty counts.
+    /// The choice for the `i`th scored row of a part, which fills the place that the guide is at.
     ///
     /// `draw` tells apart the draws at one response position: the pass over the block.
-    pub(crate) fn choose(&self, part: Part, scored: &mut Scored, i: usize, draw: u32) -> Result<Choice> {
-        self.choose_after(&self.history, part, scored, i, draw)
+    pub(crate) fn choose(&mut self, part: Part, scored: &mut Scored, i: usize, draw: u32) -> Result<Choice> {
+        let (chooser, guide) = self.parts(part);
+        chooser.choose(guide, scored, i, draw)
     }
 
-    /// The same with the penalty counts of another history; needs the plan to ask for logits if
-    /// that makes a difference.
-    pub(crate) fn choose_after(
-        &self,
-        history: &History,
-        part: Part,
-        scored: &mut Scored,
-        i: usize,
-        draw: u32,
-    ) -> Result<Choice> {
-        let planned = self.plan.part(part);
-        let rows = &planned.scored;
-        let position = planned.first_position.saturating_add_unsigned(rows[i] as u32).max(0) as u32;
-        let sampling = &self.settings.sampling;
-        let found = match scored {
-            Scored::None => 0,
-            Scored::Picks(picks) => picks.len(),
-            Scored::Logits { values, vocab } => values.len() / (*vocab).max(1),
-        };
-        if found != rows.len() {
-            return Err(Error::MissingScores { expected: rows.len(), found });
-        }
-        let (pick, drawn) = match scored {
-            Scored::Logits { values, vocab } => {
-                let row = &mut values[i * *vocab..(i + 1) * *vocab];
-                self.shaping(part, history).apply(rows[i], row);
-                let pick = Pick::from_logits(row, planned.probes.get(i).copied());
-                let sampled = !sampling.is_greedy() && usable(&pick);
-                (pick, sampled.then(|| sampling.draw(row, &pick, position, draw)))
-            }
-            _ => (scored.picks()[i], None),
-        };
-        if !usable(&pick) {
-            return Err(Error::NothingToChoose { position });
-        }
-        let (token, confidence) = drawn.unwrap_or((pick.token, pick.probability));
-        Ok(Choice { token, confidence, pick })
+    /// What choosing row by row along a path takes: the rows' chooser, and the guide to be led along.
+    pub(crate) fn parts(&mut self, part: Part) -> (Chooser<'_>, Option<&mut Guide>) {
+        let chooser =
+            Chooser { settings: &self.settings, rows: self.plan.part(part), history: &self.history };
+        (chooser, self.guide.as_mut())
     }
 
     /// Whether the think-end id is in neither the response nor the fixed rows of a block.
@@ -221,13 +178,30 @@ impl Answer {
     }
 
     /// Adds a token to the answer; true while the answer goes on.
-    pub(crate) fn emit(&mut self, id: u32, confidence: f32, sink: &mut Sink<'_>) -> bool {
+    ///
+    /// # Errors
+    /// [`Error::Grammar`] if the token is none that the answer's constraint allows here: whatever a
+    /// mode does, nothing else leaves this crate.
+    pub(crate) fn emit(
+        &mut self,
+        id: u32,
+        confidence: f32,
+        alternatives: &[Alternative],
+        sink: &mut Sink<'_>,
+    ) -> Result<bool> {
         let index = self.tokens.len();
+        if let Some(guide) = &mut self.guide {
+            if !guide.advance(id)? {
+                let problem = format!("token {index} of the answer, id {id}, breaks it");
+                return Err(Error::Grammar { problem });
+            }
+            guide.settle();
+        }
         self.tokens.push(id);
         self.confidence.push(confidence);
         self.history.add(id);
         self.stats.first_block.get_or_insert_with(|| self.started.elapsed());
-        let flow = sink(Event::Token { id, confidence, index });
+        let flow = sink(Event::Token { id, confidence, index, alternatives });
         self.finish = if self.settings.stops(id) {
             Some(Finish::Stop { id })
         } else if flow == ControlFlow::Break(()) {
@@ -237,11 +211,6 @@ impl Answer {
         } else {
             None
         };
-        self.finish.is_none()
+        Ok(self.finish.is_none())
     }
-}
-
-/// A pick of a row that has a best logit; rows of nothing but −∞, or with NaN or +∞ on top, do not.
-fn usable(pick: &Pick) -> bool {
-    pick.probability > 0.0 && pick.probability.is_finite()
 }

@@ -23,7 +23,7 @@ pub(crate) fn absorb(
 ) -> Result<()> {
     let choice = answer.choose(Part::Commit, &mut scored, 0, 0)?;
     answer.report(Work::Decode { token: choice.token, confidence: choice.confidence }, cost, sink);
-    if answer.finish.is_none() && answer.emit(choice.token, choice.confidence, sink) {
+    if answer.finish.is_none() && answer.emit(choice.token, choice.confidence, &choice.alternatives, sink)? {
         if answer.room() == 0 {
             answer.finish = Some(Finish::Context);
         }

@@ -9,8 +9,10 @@
 use shamrock_model::executor::StepOutput;
 use shamrock_model::{Executor, Part, PassStats, Scored};
 
-use crate::answer::{Answer, Choice, Plan, Rows};
-use crate::error::Result;
+use crate::answer::{Answer, Plan, Rows};
+use crate::choice::{Choice, Chooser};
+use crate::constraint::Guide;
+use crate::error::{Error, Result};
 use crate::event::{Sink, Work};
 use crate::options::Accept;
 use crate::outcome::Finish;
@@ -43,6 +45,7 @@ impl Draft {
                     scored: (1..rows.len()).collect(),
                     first_position: answer.next_position() - 1,
                     think_open: answer.think_open(std::iter::empty()),
+                    logits: answer.settings.edits(),
                     ..Rows::default()
                 };
             }
@@ -68,22 +71,29 @@ impl Draft {
         cost: &PassStats,
         sink: &mut Sink<'_>,
     ) -> Result<()> {
-        let StepOutput { mut commit, mut preview } = output;
+        let StepOutput { mut commit, preview } = output;
         match self {
             Draft::Prompt => {
                 let choice = answer.choose(Part::Commit, &mut commit, 0, 0)?;
                 let work = Work::Decode { token: choice.token, confidence: choice.confidence };
                 answer.report(work, cost, sink);
-                if answer.finish.is_none() && answer.emit(choice.token, choice.confidence, sink) {
+                if answer.finish.is_none()
+                    && answer.emit(choice.token, choice.confidence, &choice.alternatives, sink)?
+                {
                     *self = next_round(answer, choice.token);
                 }
             }
             Draft::Propose(rows) => {
-                let mut confidence = Vec::with_capacity(rows.len() - 1);
-                for (i, row) in rows[1..].iter_mut().enumerate() {
-                    let choice = answer.choose(Part::Preview, &mut preview, i, 0)?;
-                    *row = choice.token;
-                    confidence.push(choice.confidence);
+                let places = rows.len() - 1;
+                let guesses = along(answer, &[], preview, places)?;
+                for (row, guess) in rows[1..].iter_mut().zip(&guesses) {
+                    *row = guess.token;
+                }
+                let confidence: Vec<f32> = guesses.iter().map(|guess| guess.confidence).collect();
+                if guesses.len() < places {
+                    return Err(Error::NothingToChoose {
+                        position: answer.next_position() as u32 + guesses.len() as u32,
+                    });
                 }
                 answer.report(Work::Propose { drafts: &rows[1..], confidence: &confidence }, cost, sink);
                 *self = Draft::Verify(std::mem::take(rows));
@@ -128,19 +138,65 @@ fn next_round(answer: &mut Answer, pending: u32) -> Draft {
     if width > 1 { Draft::Propose(rows) } else { Draft::Verify(rows) }
 }
 
-/// Confidences of the leading drafts that hold, and the choice of the row behind them.
-pub(crate) fn verify(answer: &Answer, drafts: &[u32], mut scored: Scored) -> Result<(Vec<f32>, Choice)> {
-    let controls = &answer.settings.controls;
-    let exact = answer.settings.accept == Accept::Exact;
-    let mut history = answer.history.clone();
-    let mut accepted = Vec::new();
-    loop {
-        let row = accepted.len();
-        let choice = answer.choose_after(&history, Part::Commit, &mut scored, row, 0)?;
-        let Some(&draft) = drafts.get(row) else {
-            return Ok((accepted, choice));
+/// The choices for preview rows that stand behind `drafts`, each led on by the ones before, up to
+/// the first row in which nothing can be chosen; at most `most`.
+pub(crate) fn along(
+    answer: &mut Answer,
+    drafts: &[u32],
+    mut preview: Scored,
+    most: usize,
+) -> Result<Vec<Choice>> {
+    if most == 0 {
+        return Ok(Vec::new());
+    }
+    let (chooser, mut guide) = answer.parts(Part::Preview);
+    let mut walked = 0;
+    let mut lead = |guide: &mut Option<&mut Guide>, id| -> Result<bool> {
+        let Some(guide) = guide else { return Ok(true) };
+        let goes_on = guide.advance(id)?;
+        walked += usize::from(goes_on);
+        Ok(goes_on)
+    };
+    let mut goes_on = true;
+    for &draft in drafts {
+        goes_on = goes_on && lead(&mut guide, draft)?;
+    }
+    let mut choices = Vec::new();
+    while goes_on && choices.len() < most {
+        let choice = match chooser.choose(guide.as_deref_mut(), &mut preview, choices.len(), 0) {
+            Ok(choice) => choice,
+            Err(Error::NothingToChoose { .. }) => break,
+            Err(error) => return Err(error),
         };
-        let (holds, confidence) = match answer.settings.accept {
+        goes_on = lead(&mut guide, choice.token)?;
+        choices.push(choice);
+    }
+    if let Some(guide) = guide {
+        guide.rewind(walked)?;
+    }
+    Ok(choices)
+}
+
+/// The leading drafts that hold, and the choice of the row behind them.
+pub(crate) fn verify(
+    answer: &mut Answer,
+    drafts: &[u32],
+    mut scored: Scored,
+) -> Result<(Vec<Choice>, Choice)> {
+    let think_open = answer.plan.commit.think_open;
+    let mut history = answer.history.clone();
+    let (Chooser { settings, rows, .. }, mut guide) = answer.parts(Part::Commit);
+    let controls = &settings.controls;
+    let exact = settings.accept == Accept::Exact;
+    let mut accepted: Vec<Choice> = Vec::new();
+    let bonus = loop {
+        let row = accepted.len();
+        let chooser = Chooser { settings, rows, history: &history };
+        let choice = chooser.choose(guide.as_deref_mut(), &mut scored, row, 0)?;
+        let Some(&draft) = drafts.get(row) else {
+            break choice;
+        };
+        let (holds, confidence) = match settings.accept {
             Accept::Exact => (choice.token == draft, choice.confidence),
             Accept::Typical { ratio, delta } => {
                 let p = choice.pick.probe;
@@ -149,17 +205,25 @@ pub(crate) fn verify(answer: &Answer, drafts: &[u32], mut scored: Scored) -> Res
         };
         // Rows behind a think-end token were shaped as if thinking were still open: let it be the
         // round's last token, as causal decoding would see it.
-        let closes_thinking = answer.plan.commit.think_open
-            && controls.think_end_ramp.strength != 0.0
-            && controls.think_end_id == Some(draft);
+        let closes_thinking =
+            think_open && controls.think_end_ramp.strength != 0.0 && controls.think_end_id == Some(draft);
         if !holds || exact && closes_thinking {
-            return Ok((accepted, choice));
+            break choice;
+        }
+        if let Some(guide) = &mut guide
+            && !guide.advance(draft)?
+        {
+            break choice;
         }
         if exact {
             history.add(draft);
         }
-        accepted.push(confidence);
+        accepted.push(Choice { token: draft, confidence, ..choice });
+    };
+    if let Some(guide) = guide {
+        guide.rewind(accepted.len())?;
     }
+    Ok((accepted, bonus))
 }
 
 /// Emits the accepted drafts and the bonus, and rewinds to the rows of tokens that were emitted.
@@ -168,21 +232,20 @@ pub(crate) fn emit_round(
     session: &mut Session,
     executor: &mut dyn Executor,
     drafts: &[u32],
-    accepted: &[f32],
+    accepted: &[Choice],
     bonus: &Choice,
     sink: &mut Sink<'_>,
 ) -> Result<()> {
     let mut kept = 0;
-    if answer.finish.is_none() {
-        let held = drafts.iter().zip(accepted);
-        kept = held.take_while(|&(&draft, &confidence)| answer.emit(draft, confidence, sink)).count();
-        if answer.finish.is_none() {
-            answer.emit(bonus.token, bonus.confidence, sink);
-        } else {
-            // The draft that ended the answer was emitted too.
-            kept += 1;
+    for choice in accepted.iter().chain([bonus]) {
+        if answer.finish.is_some() {
+            break;
         }
+        answer.emit(choice.token, choice.confidence, &choice.alternatives, sink)?;
+        kept += 1;
     }
+    // The bonus has no row yet.
+    let kept = kept.min(accepted.len());
     session.rewind(executor, answer.length - drafts.len() + kept)?;
     answer.length = session.committed().len();
     Ok(())

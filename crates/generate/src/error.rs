@@ -68,6 +68,13 @@ pub enum Error {
         found: usize,
     },
 
+    /// A grammar cannot be followed.
+    #[error("the grammar of the answer cannot be followed: {problem}")]
+    Grammar {
+        /// Why not, in a line.
+        problem: String,
+    },
+
     /// The executor failed.
     #[error(transparent)]
     Model(#[from] shamrock_model::Error),

@@ -21,7 +21,20 @@ pub enum Event<'a> {
         confidence: f32,
         /// Index in the answer.
         index: usize,
+        /// The likeliest tokens of its row, if [asked for](crate::Options::alternatives): those of
+        /// the pass that decided it.
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        alternatives: &'a [Alternative],
     },
+}
+
+/// A token that a row could have been.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Alternative {
+    /// The id.
+    pub id: u32,
+    /// Its probability in the shaped row at temperature 1.
+    pub probability: f32,
 }
 
 /// One pass of the executor, as this answer saw it.

@@ -39,6 +39,8 @@
 
 mod answer;
 mod causal;
+mod choice;
+mod constraint;
 mod denoise;
 mod draft;
 mod error;
@@ -56,8 +58,9 @@ mod session;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use constraint::{Constraint, Grammar, Matcher};
 pub use error::{Error, Result};
-pub use event::{Event, PassEvent, Sink, Work};
+pub use event::{Alternative, Event, PassEvent, Sink, Work};
 pub use generation::Generation;
 pub use options::{Accept, Mode, Options};
 pub use outcome::{Finish, Outcome, Stats};

@@ -9,11 +9,12 @@
 //! alone: whatever is proposed, what is emitted is what the causal rows choose.
 
 use shamrock_model::executor::StepOutput;
-use shamrock_model::{Executor, Part, PassStats, Scored};
+use shamrock_model::{Executor, PassStats};
 
 use crate::answer::{Answer, Rows};
-use crate::draft::{emit_round, verify};
-use crate::error::{Error, Result};
+use crate::choice::Choice;
+use crate::draft::{along, emit_round, verify};
+use crate::error::Result;
 use crate::event::{Sink, Work};
 use crate::outcome::Finish;
 use crate::pace::{Observation, Pace, Room, Shape, preview_rows};
@@ -24,6 +25,12 @@ use crate::session::Session;
 struct Guess {
     token: u32,
     confidence: f32,
+}
+
+impl From<&Choice> for Guess {
+    fn from(choice: &Choice) -> Guess {
+        Guess { token: choice.token, confidence: choice.confidence }
+    }
 }
 
 /// How passes are shaped.
@@ -108,7 +115,9 @@ impl Lookahead {
         let drafts = &answer.plan.commit.ids[commit..].to_vec();
         let (accepted, bonus) = verify(answer, drafts, output.commit)?;
         let held = accepted.len() == drafts.len();
-        let ahead = if held { proposals(answer, output.preview)? } else { Vec::new() };
+        let previewed = if held { answer.plan.preview.scored.len() } else { 0 };
+        let ahead = along(answer, drafts, output.preview, previewed)?;
+        let ahead: Vec<Guess> = ahead.iter().map(Guess::from).collect();
         answer.stats.blocks += usize::from(self.shape.preview > 0);
         if drafts.is_empty() && self.shape.preview == 0 {
             answer.report(Work::Decode { token: bonus.token, confidence: bonus.confidence }, cost, sink);
@@ -165,17 +174,4 @@ impl Lookahead {
             preview,
         });
     }
-}
-
-/// What the preview rows propose, up to the first row in which nothing can be chosen.
-fn proposals(answer: &Answer, mut preview: Scored) -> Result<Vec<Guess>> {
-    let mut guesses = Vec::new();
-    for i in 0..answer.plan.preview.scored.len() {
-        match answer.choose(Part::Preview, &mut preview, i, 0) {
-            Ok(choice) => guesses.push(Guess { token: choice.token, confidence: choice.confidence }),
-            Err(Error::NothingToChoose { .. }) => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(guesses)
 }

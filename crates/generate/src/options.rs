@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use shamrock_model::{Config, Controls};
 
+use crate::constraint::Constraint;
 use crate::error::{Error, Result};
 use crate::rule::Rule;
 use crate::sampling::Sampling;
@@ -124,6 +125,13 @@ pub struct Options {
     pub controls: Option<Controls>,
     /// Ids never to emit; the mask token always is one.
     pub suppress: Vec<u32>,
+    /// Added to the logits of ids after everything that shapes a row: `(id, bias)`.
+    pub bias: Vec<(u32, f32)>,
+    /// The likeliest tokens of a row to be told with every token, at most
+    /// [`MAX_ALTERNATIVES`](Options::MAX_ALTERNATIVES).
+    pub alternatives: usize,
+    /// What the answer is held to.
+    pub constraint: Option<Constraint>,
     /// Emit stop ids like any other token. The ramp on them stays.
     pub ignore_eos: bool,
     /// Which work is left out because it cannot change the answer.
@@ -141,6 +149,9 @@ impl Options {
     /// Chunk size that keeps cancellation prompt and passes full.
     pub const CHUNK_ROWS: usize = 512;
 
+    /// Most [`alternatives`](Options::alternatives).
+    pub const MAX_ALTERNATIVES: usize = 64;
+
     /// A mode's defaults: greedy, no token limit but the context.
     pub fn new(mode: Mode) -> Options {
         Options {
@@ -154,6 +165,9 @@ impl Options {
             sampling: Sampling::GREEDY,
             controls: None,
             suppress: Vec::new(),
+            bias: Vec::new(),
+            alternatives: 0,
+            constraint: None,
             ignore_eos: false,
             savings: Savings::ALL,
             chunk_rows: Options::CHUNK_ROWS,
@@ -192,6 +206,9 @@ pub(crate) struct Settings {
     pub(crate) controls: Controls,
     /// Suppressed ids and the mask.
     pub(crate) forbidden: Vec<u32>,
+    pub(crate) bias: Vec<(u32, f32)>,
+    pub(crate) alternatives: usize,
+    pub(crate) constrained: bool,
     pub(crate) ignore_eos: bool,
     pub(crate) savings: Savings,
     pub(crate) chunk_rows: usize,
@@ -219,11 +236,15 @@ impl Settings {
             sampling: options.sampling,
             controls: options.controls.as_ref().unwrap_or(&config.controls).clone(),
             forbidden: block.map(|b| b.mask_id).into_iter().chain(options.suppress.iter().copied()).collect(),
+            bias: options.bias.clone(),
+            alternatives: options.alternatives,
+            constrained: options.constraint.is_some(),
             ignore_eos: options.ignore_eos,
             savings: options.savings,
             chunk_rows: options.chunk_rows,
         };
         settings.check()?;
+        settings.check_ids(config.vocab_size)?;
         Ok(settings)
     }
 
@@ -231,6 +252,7 @@ impl Settings {
         count("block_size", self.block_size, 1, 256)?;
         count("draft_width", self.draft_width, 2, 256)?;
         count("chunk_rows", self.chunk_rows, 1, usize::MAX)?;
+        count("alternatives", self.alternatives, 0, Options::MAX_ALTERNATIVES)?;
         self.rule.check()?;
         if self.mode == Mode::Auto && self.accept != Accept::Exact {
             return Err(invalid("accept", "mode auto keeps exactly the text of causal decoding".into()));
@@ -251,6 +273,22 @@ impl Settings {
         number("think_end_ramp", c.think_end_ramp.strength, f32::MIN, f32::MAX)
     }
 
+    fn check_ids(&self, vocab: usize) -> Result<()> {
+        for &(id, bias) in &self.bias {
+            if id as usize >= vocab {
+                return Err(invalid("logit_bias", format!("id {id} is outside the vocabulary of {vocab}")));
+            }
+            number("logit_bias", bias, f32::MIN, f32::MAX)?;
+        }
+        if self.constrained && self.ignore_eos {
+            return Err(invalid("ignore_eos", "an answer that is held to a grammar must end with it".into()));
+        }
+        if self.constrained && !self.controls.stop_ids.iter().any(|&id| (id as usize) < vocab) {
+            return Err(invalid("constraint", "the model has no stop id that could end the answer".into()));
+        }
+        Ok(())
+    }
+
     /// Whether an id ends the answer.
     pub(crate) fn stops(&self, id: u32) -> bool {
         !self.ignore_eos && self.controls.stop_ids.contains(&id)
@@ -258,7 +296,12 @@ impl Settings {
 
     /// Whether rows are always shaped and chosen from their logits.
     pub(crate) fn chooses_here(&self) -> bool {
-        !self.sampling.is_greedy()
+        !self.sampling.is_greedy() || self.alternatives > 0 || self.edits()
+    }
+
+    /// Whether logits are changed in ways that executors know nothing of.
+    pub(crate) fn edits(&self) -> bool {
+        !self.bias.is_empty() || self.constrained
     }
 
     /// Whether the ids of the response change later logits.

@@ -6,6 +6,7 @@ use std::time::Instant;
 use shamrock_model::{Executor, SeqId, SnapshotId};
 
 use crate::answer::{Answer, Plan};
+use crate::constraint::Guide;
 use crate::error::{Error, Result};
 use crate::event::Sink;
 use crate::generation::Generation;
@@ -141,11 +142,13 @@ impl Session {
             checkpoints.push(prompt.len());
             checkpoints.sort_unstable();
         }
+        let guide = options.constraint.as_ref().map(|c| Guide::new(c, &settings)).transpose()?;
         let answer = Answer {
             seq,
             settings,
             limits,
             history: History::default(),
+            guide,
             length: cached,
             backlog: prompt[cached..].to_vec(),
             checkpoints,

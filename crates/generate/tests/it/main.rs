@@ -3,6 +3,7 @@
 
 mod auto;
 mod conformance;
+mod constraint;
 mod context;
 mod endings;
 mod modes;

@@ -4,38 +4,13 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use shamrock_generate::testing::ScriptedExecutor;
-use shamrock_generate::{Accept, Mode, Options, Rule, Sampling, Saving, Savings, Session};
+use shamrock_generate::{Accept, Mode, Options, Rule, Saving, Savings, Session};
 use shamrock_model::{Controls, Executor};
 
 use crate::support::{
-    assert_same, cold, controls, fast, modes, options, prompts, quiet, savings, small, traced,
+    assert_same, cold, controls, fast, modes, options, prompts, quiet, rules, samplings, savings, small,
+    traced,
 };
-
-/// Every rule, with numbers at which it fixes some rows and leaves some.
-fn rules() -> impl Strategy<Value = Rule> {
-    let names = ["threshold", "margin", "entropy", "budget", "positions", "left", "remask"];
-    (prop::sample::select(names.to_vec()), 0.2f32..0.95, 0.2f32..0.95).prop_map(|(name, x, y)| {
-        let numbers = match name {
-            "positions" | "left" | "remask" => format!("{x},{y}"),
-            _ => x.to_string(),
-        };
-        format!("{name}:{numbers}").parse().unwrap()
-    })
-}
-
-fn samplings() -> impl Strategy<Value = Sampling> {
-    let drawn = (0.3f32..1.5, 0..8usize, 0.5f32..1.0, 0.0f32..0.2, any::<u64>());
-    prop_oneof![
-        Just(Sampling::GREEDY),
-        drawn.prop_map(|(temperature, top_k, top_p, min_p, seed)| Sampling {
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            seed
-        }),
-    ]
-}
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]

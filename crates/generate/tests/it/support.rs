@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use shamrock_cpu::{CpuExecutor, CpuOptions};
 use shamrock_generate::rule::Threshold;
 use shamrock_generate::testing::ScriptedExecutor;
-use shamrock_generate::{Accept, Event, Mode, Options, Outcome, Rule, Saving, Savings, Session};
+use shamrock_generate::{Accept, Event, Mode, Options, Outcome, Rule, Sampling, Saving, Savings, Session};
 use shamrock_model::config::Ramp;
 use shamrock_model::reference::{ReferenceExecutor, ReferenceOptions};
 use shamrock_model::{Controls, Executor, ModelFile};
@@ -88,6 +88,33 @@ pub(crate) fn controls() -> impl Strategy<Value = Controls> {
             stop_ids: vec![ScriptedExecutor::STOP, 5],
         }
     })
+}
+
+/// Every rule, with numbers at which it fixes some rows and leaves some.
+pub(crate) fn rules() -> impl Strategy<Value = Rule> {
+    let names = ["threshold", "margin", "entropy", "budget", "positions", "left", "remask"];
+    (prop::sample::select(names.to_vec()), 0.2f32..0.95, 0.2f32..0.95).prop_map(|(name, x, y)| {
+        let numbers = match name {
+            "positions" | "left" | "remask" => format!("{x},{y}"),
+            _ => x.to_string(),
+        };
+        format!("{name}:{numbers}").parse().unwrap()
+    })
+}
+
+/// Greedy or not.
+pub(crate) fn samplings() -> impl Strategy<Value = Sampling> {
+    let drawn = (0.3f32..1.5, 0..8usize, 0.5f32..1.0, 0.0f32..0.2, any::<u64>());
+    prop_oneof![
+        Just(Sampling::GREEDY),
+        drawn.prop_map(|(temperature, top_k, top_p, min_p, seed)| Sampling {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            seed
+        }),
+    ]
 }
 
 /// Greedy options of any mode that differ from the defaults in everything that shapes an answer.

@@ -5,13 +5,18 @@
 //! inside a block. A resolved block is emitted in order; unless that ends the answer, its commit
 //! shares a pass with the next block's first preview.
 //!
+//! An answer that is held to a grammar fixes rows in any order too: see [`path`].
+//!
 //! Where the context has less room than a block, the last block is as short as the room.
+
+mod path;
 
 use shamrock_model::{Part, PassStats, Scored};
 
-use crate::answer::{Answer, Choice, Rows};
+use crate::answer::{Answer, Rows};
+use crate::choice::Choice;
 use crate::error::Result;
-use crate::event::{Sink, Work};
+use crate::event::{Alternative, Sink, Work};
 use crate::outcome::Finish;
 use crate::rule::Candidate;
 use crate::savings::Saving;
@@ -20,6 +25,10 @@ use crate::savings::Saving;
 pub(crate) struct Denoise {
     ids: Vec<u32>,
     confidence: Vec<f32>,
+    /// Of each row's latest choice.
+    alternatives: Vec<Vec<Alternative>>,
+    /// Under a grammar: a text that the block can become, with what is fixed in its place.
+    path: Vec<u32>,
     /// Unresolved rows, ascending.
     pending: Vec<usize>,
     /// Leading rows that may be emitted.
@@ -42,6 +51,8 @@ impl Denoise {
         Denoise {
             ids: vec![answer.settings.mask; rows],
             confidence: vec![0.0; rows],
+            alternatives: vec![Vec::new(); rows],
+            path: Vec::new(),
             pending: (0..rows).collect(),
             want: rows.min(answer.remaining()),
             reviewed: false,
@@ -81,19 +92,18 @@ impl Denoise {
         cost: &PassStats,
         sink: &mut Sink<'_>,
     ) -> Result<()> {
-        let mut open = Vec::with_capacity(self.pending.len());
-        let rows = answer.plan.preview.scored.iter().copied().enumerate();
-        for (i, row) in rows.filter(|(_, row)| self.pending.contains(row)) {
-            let choice = answer.choose(Part::Preview, &mut scored, i, self.step as u32)?;
-            open.push(candidate(row, &choice));
-        }
+        let open = if answer.guide.is_some() {
+            self.walk(answer, &scored)?
+        } else {
+            self.choose(answer, &mut scored)?
+        };
         self.fix(&open, answer, cost, sink);
         if answer.finish.is_some() || self.review(answer) || !self.settled(answer) {
             return Ok(());
         }
         answer.stats.blocks += 1;
-        for (&id, &confidence) in self.ids.iter().zip(&self.confidence).take(self.want) {
-            if !answer.emit(id, confidence, sink) {
+        for row in 0..self.want {
+            if !answer.emit(self.ids[row], self.confidence[row], &self.alternatives[row], sink)? {
                 return Ok(());
             }
         }
@@ -104,6 +114,20 @@ impl Denoise {
         answer.backlog.clone_from(&self.ids);
         *self = Denoise::block(answer, self.block + 1);
         Ok(())
+    }
+
+    /// What each open row says for itself.
+    fn choose(&mut self, answer: &mut Answer, scored: &mut Scored) -> Result<Vec<Candidate>> {
+        let mut open = Vec::with_capacity(self.pending.len());
+        for i in 0..answer.plan.preview.scored.len() {
+            let row = answer.plan.preview.scored[i];
+            if self.pending.contains(&row) {
+                let choice = answer.choose(Part::Preview, scored, i, self.step as u32)?;
+                open.push(candidate(row, &choice));
+                self.alternatives[row] = choice.alternatives;
+            }
+        }
+        Ok(open)
     }
 
     /// Fixes the rows that the rule picks, or the first of the most confident ones.
