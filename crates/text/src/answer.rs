@@ -1,14 +1,17 @@
 //! A model's output as a reader wants it: tokens to text, stop strings watched, reasoning apart.
 
-use crate::{Detokenizer, Error, Piece, ReasoningSplitter, ReasoningTags, StopStrings, Tokenizer};
+use crate::{
+    Detokenizer, Error, Piece, ReasoningSplitter, ReasoningTags, StopStrings, Tokenizer, ToolCallSplitter,
+};
 
-/// [`Detokenizer`], [`StopStrings`] and [`ReasoningSplitter`] one after another. Special tokens do
-/// not become text.
+/// [`Detokenizer`], [`StopStrings`], [`ReasoningSplitter`] and perhaps a [`ToolCallSplitter`] one after
+/// another. Special tokens do not become text.
 #[derive(Debug, Clone)]
 pub struct AnswerStream {
     detokenizer: Detokenizer,
     stops: StopStrings,
     splitter: ReasoningSplitter,
+    calls: Option<ToolCallSplitter>,
 }
 
 /// What one token added.
@@ -27,7 +30,14 @@ impl AnswerStream {
             detokenizer: Detokenizer::new(tokenizer, true),
             stops: StopStrings::new(stops),
             splitter: ReasoningSplitter::new(ReasoningTags::default(), in_reasoning),
+            calls: None,
         }
+    }
+
+    /// The same with tool calls taken out of the content.
+    #[must_use]
+    pub fn with_calls(self, calls: ToolCallSplitter) -> Self {
+        Self { calls: Some(calls), ..self }
     }
 
     /// Takes the next token. Once stopped, tokens are dropped.
@@ -37,7 +47,8 @@ impl AnswerStream {
     pub fn push(&mut self, id: u32) -> Result<AnswerPart, Error> {
         let text = self.detokenizer.push(id)?;
         let outcome = self.stops.push(&text);
-        Ok(AnswerPart { pieces: self.splitter.push(&outcome.text), stopped: outcome.stopped })
+        let pieces = self.splitter.push(&outcome.text);
+        Ok(AnswerPart { pieces: self.split_calls(pieces), stopped: outcome.stopped })
     }
 
     /// Ends the answer: whatever was held back.
@@ -46,6 +57,17 @@ impl AnswerStream {
         let mut pieces = self.splitter.push(&self.stops.push(&tail).text);
         pieces.extend(self.splitter.push(&self.stops.finish()));
         pieces.extend(self.splitter.finish());
+        let mut pieces = self.split_calls(pieces);
+        pieces.extend(self.calls.iter_mut().flat_map(ToolCallSplitter::finish));
         pieces
+    }
+
+    fn split_calls(&mut self, pieces: Vec<Piece>) -> Vec<Piece> {
+        let Some(calls) = &mut self.calls else { return pieces };
+        let split = |piece| match piece {
+            Piece::Content(text) => calls.push(&text),
+            other => vec![other],
+        };
+        pieces.into_iter().flat_map(split).collect()
     }
 }

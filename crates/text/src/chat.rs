@@ -95,6 +95,11 @@ impl ChatTemplate {
         })
     }
 
+    /// The Jinja source.
+    pub fn source(&self) -> &str {
+        self.template.source()
+    }
+
     /// Renders a conversation to text, byte for byte what transformers' `apply_chat_template`
     /// gives. The text does not tell messages from markup: use [`encode`](Self::encode) to get it
     /// into a model.

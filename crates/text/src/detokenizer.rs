@@ -128,7 +128,7 @@ fn is_byte_token(token: &str) -> bool {
 
 /// Appends the bytes that a byte-level token stands for. A token with a character outside the
 /// byte alphabet (an added token) stands for its own UTF-8.
-fn push_token_bytes(token: &str, bytes: &mut Vec<u8>) {
+pub(crate) fn push_token_bytes(token: &str, bytes: &mut Vec<u8>) {
     let start = bytes.len();
     for c in token.chars() {
         match BYTE_ALPHABET.get(c as usize).copied().flatten() {

@@ -4,14 +4,15 @@
 //! messages ── ChatTemplate ──► ids ── model ──► ids ── Detokenizer ──► text
 //!                  ▲                                                   │
 //!              Tokenizer                        StopStrings ◄──────────┘
-//!                                                    └──► ReasoningSplitter ──► reasoning | content
+//!                                    └──► ReasoningSplitter ──► ToolCallSplitter
+//!                                              reasoning | content | tool calls
 //! ```
 //!
 //! - [`Tokenizer`] wraps the Hugging Face tokenizers library and decides which added tokens are
 //!   *control tokens*, which text of unknown origin must not produce.
 //! - [`ChatTemplate`] renders the Jinja template that comes with a model, as the transformers
 //!   library does, and bounds what a faulty one can cost. That is no sandbox.
-//! - [`Detokenizer`], [`StopStrings`] and [`ReasoningSplitter`] work on a stream as it comes; their
+//! - [`Detokenizer`], [`StopStrings`], [`ReasoningSplitter`] and [`ToolCallSplitter`] work on a stream as it comes; their
 //!   results do not depend on how it is cut.
 
 mod answer;
@@ -25,6 +26,7 @@ mod reasoning;
 mod scan;
 mod stop;
 mod tokenizer;
+mod tools;
 
 pub use answer::{AnswerPart, AnswerStream};
 pub use chat::{ChatTemplate, Message, RenderOptions};
@@ -33,4 +35,5 @@ pub use error::Error;
 pub use prompter::{Prompt, Prompter};
 pub use reasoning::{Piece, ReasoningSplitter, ReasoningTags};
 pub use stop::{StopOutcome, StopStrings};
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{Spelling, Tokenizer};
+pub use tools::{TOOL_CALL_CLOSE, TOOL_CALL_OPEN, Tool, ToolCallSplitter, ToolFormat, Tools};

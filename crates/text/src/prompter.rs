@@ -1,6 +1,9 @@
 //! From what a person asks to what a model continues.
 
-use crate::{ChatTemplate, Error, Message, ReasoningTags, RenderOptions, Tokenizer};
+use std::borrow::Cow;
+
+use crate::tools::spell_out;
+use crate::{ChatTemplate, Error, Message, ReasoningTags, RenderOptions, Tokenizer, ToolFormat};
 
 /// The text side of a model file: its tokenizer, and its chat template if it has one.
 #[derive(Debug, Clone)]
@@ -31,13 +34,36 @@ impl Prompter {
         &self.tokenizer
     }
 
+    /// How this model writes tool calls, as far as its template tells.
+    pub fn tool_format(&self) -> ToolFormat {
+        self.template.as_ref().map_or(ToolFormat::Json, |template| ToolFormat::taught_by(template.source()))
+    }
+
+    /// The token that ends reasoning, if one does.
+    pub fn reasoning_end(&self) -> Option<u32> {
+        self.tokenizer.id(&ReasoningTags::default().close)
+    }
+
     /// A conversation as a prompt. Control tokens in messages are spelled out, see
     /// [`ChatTemplate::encode`].
+    ///
+    /// A template that knows nothing of tools is told of them in the system message, and of calls and
+    /// their results as text.
     ///
     /// # Errors
     /// [`Error::NoChatTemplate`], and those of [`ChatTemplate::encode`].
     pub fn chat(&self, messages: &[Message], options: &RenderOptions) -> Result<Prompt, Error> {
         let template = self.template.as_ref().ok_or(Error::NoChatTemplate)?;
+        let untold = !template.source().contains("tools")
+            && (options.tools.is_some()
+                || messages.iter().any(|m| m.tool_calls.is_some() || m.role == "tool"));
+        let (messages, options) = if !untold {
+            (Cow::Borrowed(messages), Cow::Borrowed(options))
+        } else {
+            let spelled = spell_out(messages, options.tools.as_ref());
+            (Cow::Owned(spelled), Cow::Owned(RenderOptions { tools: None, ..options.clone() }))
+        };
+        let (messages, options) = (messages.as_ref(), options.as_ref());
         let (rendered, ids) = template.render_and_encode(&self.tokenizer, messages, options)?;
         let history = RenderOptions { add_generation_prompt: false, ..options.clone() };
         let history = template.encode(&self.tokenizer, messages, &history)?;

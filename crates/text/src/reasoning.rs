@@ -34,6 +34,13 @@ pub enum Piece {
     Reasoning(String),
     /// Text outside of them.
     Content(String),
+    /// A call of a tool begins.
+    CallStart {
+        /// Name of the tool.
+        name: String,
+    },
+    /// More of the arguments of the call that began last, as JSON.
+    CallArguments(String),
 }
 
 /// Splits a model's output into reasoning and content, wherever the stream cuts the tags.

@@ -11,6 +11,7 @@ use tokenizers::{
 };
 
 use crate::control::{ControlTokens, Sentinels};
+use crate::detokenizer::push_token_bytes;
 use crate::error::{Error, one_line};
 
 /// A tokenizer loaded from the `tokenizer.json` that comes with a model. Clones are cheap and
@@ -36,6 +37,15 @@ use crate::error::{Error, one_line};
 /// business. Neither are its truncation and padding.
 #[derive(Clone)]
 pub struct Tokenizer(Arc<Inner>);
+
+/// What a token of a byte-level vocabulary spells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Spelling {
+    /// Bytes of a text, perhaps in the midst of a character.
+    Bytes(Vec<u8>),
+    /// A control token with its name.
+    Control(String),
+}
 
 struct Inner {
     library: tokenizers::Tokenizer,
@@ -122,6 +132,18 @@ impl Tokenizer {
         self.0.library.token_to_id(token)
     }
 
+    /// What a token spells; `None` for an id outside of the vocabulary.
+    pub fn spelling(&self, id: u32) -> Option<Spelling> {
+        let token = self.token(id)?;
+        let added = self.0.library.get_added_vocabulary().get_added_tokens_decoder().get(&id);
+        if added.is_some_and(is_control) {
+            return Some(Spelling::Control(token));
+        }
+        let mut bytes = Vec::new();
+        push_token_bytes(&token, &mut bytes);
+        Some(Spelling::Bytes(bytes))
+    }
+
     /// How many tokens the tokenizer knows, added tokens included. The model's own vocabulary is
     /// often padded beyond this.
     pub fn vocab_size(&self) -> usize {
@@ -143,8 +165,9 @@ impl Tokenizer {
         &self.0.control
     }
 
-    /// Whether decoding is byte concatenation in the GPT-2 byte alphabet.
-    pub(crate) fn is_byte_level(&self) -> bool {
+    /// Whether decoding is byte concatenation in the GPT-2 byte alphabet: only then do tokens spell
+    /// the [bytes](Spelling::Bytes) that they are said to.
+    pub fn is_byte_level(&self) -> bool {
         match self.0.library.get_decoder() {
             Some(DecoderWrapper::ByteLevel(_)) => true,
             Some(DecoderWrapper::Sequence(sequence)) => {
@@ -181,12 +204,8 @@ impl Inner {
         serde_json::from_slice::<IgnoredAny>(json)?;
         let library = tokenizers::Tokenizer::from_bytes(json)?;
         let added = library.get_added_vocabulary();
-        let mut control: Vec<AddedToken> = added
-            .get_added_tokens_decoder()
-            .values()
-            .filter(|token| token.special || is_markup(&token.content))
-            .cloned()
-            .collect();
+        let mut control: Vec<AddedToken> =
+            added.get_added_tokens_decoder().values().filter(|token| is_control(token)).cloned().collect();
         control.sort_by(|a, b| a.content.cmp(&b.content));
 
         let with = |change: fn(&mut AddedToken)| -> tokenizers::Result<AddedVocabulary> {
@@ -213,6 +232,11 @@ impl Inner {
             library,
         })
     }
+}
+
+/// Whether an added token steers the model.
+fn is_control(token: &AddedToken) -> bool {
+    token.special || is_markup(&token.content)
 }
 
 fn is_markup(token: &str) -> bool {

@@ -6,6 +6,7 @@ mod detokenizer;
 mod injection;
 mod stream;
 mod tokenizer;
+mod tools;
 
 use std::path::PathBuf;
 
