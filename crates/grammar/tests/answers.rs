@@ -1,0 +1,267 @@
+//! clover-nano, which knows nothing of schemas, held to them in every mode.
+
+use std::ops::ControlFlow;
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+use shamrock_cpu::{CpuExecutor, CpuOptions};
+use shamrock_generate::{Accept, Constraint, Finish, Mode, Options, Outcome, Sampling, Session};
+use shamrock_grammar::{Compiler, Error, Source};
+use shamrock_model::{Executor, ModelFile};
+use shamrock_text::{ChatTemplate, Message, Prompter, RenderOptions, Tokenizer};
+
+fn nano() -> ModelFile {
+    ModelFile::open(shamrock_testkit::root().join("models/clover-nano.cmf")).unwrap()
+}
+
+/// The text side of clover-nano, and a compiler for its vocabulary.
+static NANO: LazyLock<(Prompter, Compiler)> = LazyLock::new(|| {
+    let model = nano();
+    let tokenizer = Tokenizer::from_bytes(model.tokenizer_json()).unwrap();
+    let compiler = Compiler::new(&tokenizer, model.config.vocab_size).unwrap();
+    let template = model.chat_template.as_deref().map(|source| ChatTemplate::new(source, []).unwrap());
+    (Prompter::new(tokenizer, template), compiler)
+});
+
+fn executor() -> CpuExecutor {
+    CpuExecutor::new(nano(), CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap()
+}
+
+/// A schema that says what it allows in Rust, too.
+#[derive(Clone, Debug)]
+enum Shape {
+    Integer { least: i64, most: i64 },
+    Boolean,
+    Text { longest: usize },
+    Choice(Vec<String>),
+    List { of: Box<Shape>, least: usize, most: usize },
+    Object(Vec<(String, bool, Shape)>),
+}
+
+impl Shape {
+    fn schema(&self) -> Value {
+        match self {
+            Shape::Integer { least, most } => json!({"type": "integer", "minimum": least, "maximum": most}),
+            Shape::Boolean => json!({"type": "boolean"}),
+            Shape::Text { longest } => json!({"type": "string", "maxLength": longest}),
+            Shape::Choice(words) => json!({ "enum": words }),
+            Shape::List { of, least, most } => {
+                json!({"type": "array", "items": of.schema(), "minItems": least, "maxItems": most})
+            }
+            Shape::Object(fields) => {
+                let properties: Map<String, Value> =
+                    fields.iter().map(|(name, _, shape)| (name.clone(), shape.schema())).collect();
+                let required: Vec<&String> =
+                    fields.iter().filter(|(_, required, _)| *required).map(|(name, ..)| name).collect();
+                json!({
+                    "type": "object", "properties": properties, "required": required,
+                    "additionalProperties": false,
+                })
+            }
+        }
+    }
+
+    fn allows(&self, value: &Value) -> bool {
+        match (self, value) {
+            (Shape::Integer { least, most }, Value::Number(n)) => {
+                // `-0` is an integer too, which serde_json takes for a float.
+                n.as_f64().is_some_and(|n| n.fract() == 0.0 && (*least as f64..=*most as f64).contains(&n))
+            }
+            (Shape::Boolean, Value::Bool(_)) => true,
+            (Shape::Text { longest }, Value::String(text)) => text.chars().count() <= *longest,
+            (Shape::Choice(words), Value::String(text)) => words.contains(text),
+            (Shape::List { of, least, most }, Value::Array(items)) => {
+                (*least..=*most).contains(&items.len()) && items.iter().all(|item| of.allows(item))
+            }
+            (Shape::Object(fields), Value::Object(object)) => {
+                let known = |name: &String| fields.iter().any(|(field, ..)| field == name);
+                object.keys().all(known)
+                    && fields.iter().all(|(name, required, shape)| match object.get(name) {
+                        Some(value) => shape.allows(value),
+                        None => !required,
+                    })
+            }
+            _ => false,
+        }
+    }
+}
+
+fn shapes() -> impl Strategy<Value = Shape> {
+    let name = || prop::sample::select(vec!["name", "age", "ok", "tags", "a \"b\"", "größe", "x"]);
+    let word = prop::sample::select(vec!["red", "green", "blue grey", "", "😀", "\\"]);
+    let leaf = prop_oneof![
+        (-50i64..50, 0i64..2000).prop_map(|(least, span)| Shape::Integer { least, most: least + span }),
+        Just(Shape::Boolean),
+        (0usize..12).prop_map(|longest| Shape::Text { longest }),
+        prop::collection::btree_set(word, 1..4)
+            .prop_map(|words| Shape::Choice(words.into_iter().map(str::to_owned).collect())),
+    ];
+    leaf.prop_recursive(2, 8, 3, move |inner| {
+        let field = (name(), any::<bool>(), inner.clone());
+        prop_oneof![
+            (inner, 0usize..3, 0usize..3).prop_map(|(of, least, span)| Shape::List {
+                of: Box::new(of),
+                least,
+                most: least + span
+            }),
+            prop::collection::vec(field, 0..4).prop_map(|fields| {
+                let mut known = std::collections::HashSet::new();
+                let fields = fields.into_iter().filter(|(name, ..)| known.insert(*name));
+                Shape::Object(fields.map(|(name, r, shape)| (name.to_owned(), r, shape)).collect())
+            }),
+        ]
+    })
+}
+
+fn question(thinking: bool) -> Vec<u32> {
+    let messages = [Message::new("user", "Tell me about Anna, who is 31.")];
+    let options = RenderOptions { enable_thinking: Some(thinking), ..RenderOptions::default() };
+    NANO.0.chat(&messages, &options).unwrap().ids
+}
+
+fn answer(executor: &mut CpuExecutor, source: &Source, options: Options, thinking: bool) -> Outcome {
+    let grammar = NANO.1.compile(source).unwrap();
+    let after = executor.config().controls.think_end_id.filter(|_| thinking);
+    let options = Options { constraint: Some(Constraint { grammar, after }), ..options };
+    let mut session = Session::new();
+    let outcome =
+        session.generate(executor, &question(thinking), &options, &mut |_| ControlFlow::Continue(()));
+    session.close(executor);
+    outcome.unwrap()
+}
+
+/// The text behind the reasoning, if that has ended.
+fn text(executor: &CpuExecutor, outcome: &Outcome, thinking: bool) -> Option<String> {
+    let mut ids = &outcome.tokens[..];
+    if thinking {
+        let end = executor.config().controls.think_end_id.unwrap();
+        ids = &ids[ids.iter().position(|&id| id == end)? + 1..];
+    }
+    Some(NANO.0.tokenizer().decode(ids, true).unwrap())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 20, ..ProptestConfig::default() })]
+
+    #[test]
+    fn answers_parse_and_validate_or_were_cut(
+        shape in shapes(),
+        mode in prop::sample::select(Mode::ALL.to_vec()),
+        typical in any::<bool>(),
+        block in prop::sample::select(vec![1usize, 5, 16, 32]),
+        temperature in prop::sample::select(vec![0.0f32, 0.0, 0.8, 1.5]),
+        thinking in prop::sample::select(vec![false, false, true]),
+        max_tokens in prop::sample::select(vec![7usize, 40, 120]),
+        threshold in 0.3f32..0.95,
+        seed in any::<u64>(),
+    ) {
+        let mut executor = executor();
+        let options = Options {
+            max_tokens,
+            block_size: Some(block),
+            rule: Some(shamrock_generate::Rule::threshold(threshold)),
+            accept: if typical && mode == Mode::Draft { Accept::TYPICAL } else { Accept::Exact },
+            sampling: Sampling { temperature, seed, ..Sampling::GREEDY },
+            ..Options::new(mode)
+        };
+        let outcome = answer(&mut executor, &Source::JsonSchema(shape.schema()), options, thinking);
+        let text = text(&executor, &outcome, thinking);
+        match outcome.finish {
+            Finish::Stop { .. } => {
+                let text = text.expect("no end in the reasoning");
+                let value = serde_json::from_str(&text);
+                prop_assert!(value.as_ref().is_ok_and(|value| shape.allows(value)), "{text} {shape:?}");
+            }
+            Finish::Length => prop_assert_eq!(outcome.tokens.len(), max_tokens),
+            other => prop_assert!(false, "{:?}", other),
+        }
+    }
+}
+
+#[test]
+fn a_model_that_writes_prose_writes_what_the_schema_asks_for() {
+    let mut executor = executor();
+    let shape = Shape::Object(vec![
+        ("name".into(), true, Shape::Text { longest: 12 }),
+        ("age".into(), true, Shape::Integer { least: 0, most: 150 }),
+        ("colour".into(), true, Shape::Choice(vec!["red".into(), "green".into()])),
+    ]);
+    for mode in Mode::ALL {
+        for thinking in [false, true] {
+            let options = Options { max_tokens: 400, ..Options::new(mode) };
+            let outcome = answer(&mut executor, &Source::JsonSchema(shape.schema()), options, thinking);
+            let text = text(&executor, &outcome, thinking).expect("the reasoning ends");
+            assert!(matches!(outcome.finish, Finish::Stop { .. }), "{mode} {thinking}: {text}");
+            assert!(shape.allows(&serde_json::from_str(&text).unwrap()), "{mode} {thinking}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_grammar_of_ones_own() {
+    let mut executor = executor();
+    let source = Source::Lark("start: \"yes\" | \"no\" | /[0-9]{3}/".into());
+    for mode in Mode::ALL {
+        let outcome = answer(&mut executor, &source, Options { max_tokens: 20, ..Options::new(mode) }, false);
+        let text = text(&executor, &outcome, false).unwrap();
+        let digits = text.len() == 3 && text.bytes().all(|b| b.is_ascii_digit());
+        assert!(digits || text == "yes" || text == "no", "{mode}: {text:?}");
+    }
+}
+
+#[test]
+fn control_tokens_are_no_part_of_a_text() {
+    let grammar = NANO.1.compile(&Source::JsonSchema(json!({"type": "string"}))).unwrap();
+    let mut matcher = grammar.matcher().unwrap();
+    let quote = NANO.0.tokenizer().encode("\"").unwrap();
+    assert!(matcher.advance(quote[0]).unwrap());
+    for name in ["<think>", "</think>", "<|im_end|>", "<|mask|>"] {
+        assert!(!matcher.advance(NANO.0.tokenizer().id(name).unwrap()).unwrap(), "{name}");
+    }
+    // The same spelled out is text.
+    for id in NANO.0.tokenizer().encode("</think>").unwrap() {
+        assert!(matcher.advance(id).unwrap());
+    }
+    assert!(!matcher.may_end().unwrap());
+    assert!(matcher.advance(quote[0]).unwrap() && matcher.may_end().unwrap());
+    matcher.rewind(1).unwrap();
+    assert!(!matcher.may_end().unwrap());
+}
+
+/// Sources of unknown origin: an error in a line, soon, whatever they are.
+#[test]
+fn bad_sources_say_what_is_wrong() {
+    let refused = |schema: Value| match NANO.1.compile(&Source::JsonSchema(schema)) {
+        Ok(_) => panic!("taken"),
+        Err(error) => {
+            let message = error.to_string();
+            assert!(!message.contains('\n') && message.len() < 500, "{message}");
+            message
+        }
+    };
+    assert!(refused(json!({"type": "wombat"})).contains("wombat"));
+    assert!(refused(json!({"type": "string", "pattern": "("})).contains("regex"));
+    assert!(refused(json!({"$ref": "#/$defs/none"})).contains("none"));
+    assert!(refused(json!(7)).contains("must be an object"));
+    assert!(refused(json!({"type": "integer", "minimum": 3, "maximum": 2})).contains("nsatisfiable"));
+    // Boundless as texts, but not as a grammar.
+    let _ = NANO.1.compile(&Source::JsonSchema(json!({"pattern": "((a{1000}){1000}){1000}"})));
+    refused(json!({"not": {"type": "string"}}));
+    // Nothing is fetched.
+    refused(json!({"$ref": "http://127.0.0.1:9/schema.json"}));
+    let long = Value::String("x".repeat(70_000));
+    assert_eq!(
+        NANO.1.compile(&Source::JsonSchema(json!({ "const": long }))).unwrap_err(),
+        Error::TooLong { bytes: 70_012, limit: 65_536 }
+    );
+    let chain: Map<String, Value> = (0..1500)
+        .map(|i| (format!("d{i}"), json!({"allOf": [{"$ref": format!("#/$defs/d{}", i + 1)}]})))
+        .collect();
+    // Whatever the library makes of it, the process outlives it.
+    let _ = NANO.1.compile(&Source::JsonSchema(json!({"$defs": chain, "$ref": "#/$defs/d0"})));
+    let nested = (0..100).fold(json!({"type": "null"}), |inner, _| json!({"type": "array", "items": inner}));
+    assert!(NANO.1.compile(&Source::JsonSchema(nested)).is_ok());
+    let _ =
+        NANO.1.compile(&Source::Lark(format!("start: {}\"a\"{}", "(".repeat(20_000), ")".repeat(20_000))));
+}
