@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shamrock_generate::{Event, Finish, Outcome, Work};
-use shamrock_text::{AnswerStream, Detokenizer, Piece, Prompt, StopStrings, Tokenizer};
+use shamrock_generate::{Alternative, Event, Finish, Outcome, Work};
+use shamrock_text::{AnswerStream, Detokenizer, Piece, Prompt, StopStrings, Tokenizer, ToolCallSplitter};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
 use crate::api::App;
 use crate::api::error::{ApiError, Result};
+use crate::api::logprobs::TokenProb;
 use crate::api::params::Plan;
 use crate::engine::{Listener, Request};
 
@@ -32,14 +33,6 @@ pub(crate) enum What {
     End(Box<Ended>),
 }
 
-/// A token of an answer's text.
-#[derive(Clone, Debug)]
-pub(crate) struct TokenProb {
-    pub(crate) text: String,
-    /// Natural logarithm of the probability in the shaped row at temperature 1.
-    pub(crate) logprob: f32,
-}
-
 /// How an answer ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Ended {
@@ -47,15 +40,17 @@ pub(crate) struct Ended {
     /// The stop string that ended it.
     pub(crate) stop: Option<String>,
     pub(crate) reasoning_tokens: usize,
+    /// Calls of tools in it.
+    pub(crate) calls: usize,
 }
 
 impl Ended {
-    /// `stop` or `length`, as OpenAI says it.
+    /// `stop`, `tool_calls` or `length`, as OpenAI says it.
     pub(crate) fn finish_reason(&self) -> &'static str {
         match self.outcome.finish {
-            _ if self.stop.is_some() => "stop",
-            Finish::Stop { .. } | Finish::Cancelled => "stop",
-            Finish::Length | Finish::Context => "length",
+            Finish::Length | Finish::Context if self.stop.is_none() => "length",
+            _ if self.calls > 0 => "tool_calls",
+            _ => "stop",
         }
     }
 }
@@ -63,7 +58,7 @@ impl Ended {
 /// How tokens become text.
 enum Decoder {
     /// Reasoning apart.
-    Chat(AnswerStream),
+    Chat(Box<AnswerStream>),
     /// As it comes.
     Raw { detokenizer: Detokenizer, stops: StopStrings },
 }
@@ -106,6 +101,7 @@ struct Choice {
     pending: Vec<TokenProb>,
     pending_tokens: usize,
     reasoning_tokens: usize,
+    calls: usize,
     failure: Option<shamrock_text::Error>,
 }
 
@@ -120,7 +116,7 @@ impl Choice {
         }
     }
 
-    fn token(&mut self, id: u32, confidence: f32) -> ControlFlow<()> {
+    fn token(&mut self, id: u32, confidence: f32, alternatives: &[Alternative]) -> ControlFlow<()> {
         let (pieces, stopped) = match self.decoder.push(id) {
             Ok(part) => part,
             Err(error) => {
@@ -130,8 +126,7 @@ impl Choice {
         };
         self.pending_tokens += 1;
         if self.plan.logprobs && stopped.is_none() {
-            let text = self.tokenizer.decode(&[id], true).unwrap_or_default();
-            self.pending.push(TokenProb { text, logprob: confidence.ln() });
+            self.pending.push(TokenProb::new(&self.tokenizer, id, confidence, alternatives));
         }
         self.stopped = stopped;
         self.text(pieces)?;
@@ -143,8 +138,10 @@ impl Choice {
         for piece in pieces {
             let tokens = std::mem::take(&mut self.pending);
             let count = std::mem::take(&mut self.pending_tokens);
-            if matches!(piece, Piece::Reasoning(_)) {
-                self.reasoning_tokens += count;
+            match piece {
+                Piece::Reasoning(_) => self.reasoning_tokens += count,
+                Piece::CallStart { .. } => self.calls += 1,
+                _ => {}
             }
             self.send(What::Text { piece, tokens })?;
         }
@@ -173,7 +170,7 @@ impl Choice {
 impl Listener for Choice {
     fn event(&mut self, event: Event<'_>) -> ControlFlow<()> {
         match &event {
-            Event::Token { id, confidence, .. } => self.token(*id, *confidence),
+            Event::Token { id, confidence, alternatives, .. } => self.token(*id, *confidence, alternatives),
             Event::Pass(pass) if self.plan.events => self.pass(&event, &pass.work),
             Event::Pass(_) if self.gone() => ControlFlow::Break(()),
             Event::Pass(_) => ControlFlow::Continue(()),
@@ -200,9 +197,9 @@ impl Listener for Choice {
                     return;
                 }
                 let stop = self.stopped.map(|which| self.plan.stops[which].clone());
-                let reasoning_tokens = self.reasoning_tokens;
+                let (reasoning_tokens, calls) = (self.reasoning_tokens, self.calls);
                 // If nobody is there any more, there is nobody to tell.
-                let ended = Ended { outcome, stop, reasoning_tokens };
+                let ended = Ended { outcome, stop, reasoning_tokens, calls };
                 let _ = self.send(What::End(Box::new(ended)));
             }
             Err(error) => {
@@ -244,7 +241,11 @@ pub(crate) fn ask(app: &App, prompts: Vec<Prompt>, plan: Plan, raw: bool) -> Res
                     stops: StopStrings::new(&plan.stops),
                 }
             } else {
-                Decoder::Chat(AnswerStream::new(tokenizer.clone(), &plan.stops, prompt.in_reasoning))
+                let stream = AnswerStream::new(tokenizer.clone(), &plan.stops, prompt.in_reasoning);
+                Decoder::Chat(Box::new(match &plan.calls {
+                    Some((format, tools)) => stream.with_calls(ToolCallSplitter::new(*format, tools.clone())),
+                    None => stream,
+                }))
             };
             let listener = Box::new(Choice {
                 index: requests.len(),
@@ -256,9 +257,12 @@ pub(crate) fn ask(app: &App, prompts: Vec<Prompt>, plan: Plan, raw: bool) -> Res
                 pending: Vec::new(),
                 pending_tokens: 0,
                 reasoning_tokens: 0,
+                calls: 0,
                 failure: None,
             });
             let mut options = plan.options(choice);
+            options.constraint =
+                plan.grammar.as_ref().map(|grammar| app.constraint(grammar, &prompt)).transpose()?;
             options.checkpoints = prompt.stable.into_iter().collect();
             requests.push(Request { prompt: prompt.ids.clone(), options, listener });
         }
@@ -331,7 +335,9 @@ impl Answers {
 /// Appends text of the same kind.
 fn join(piece: &mut Piece, more: &Piece) -> bool {
     match (piece, more) {
-        (Piece::Content(text), Piece::Content(more)) | (Piece::Reasoning(text), Piece::Reasoning(more)) => {
+        (Piece::Content(text), Piece::Content(more))
+        | (Piece::Reasoning(text), Piece::Reasoning(more))
+        | (Piece::CallArguments(text), Piece::CallArguments(more)) => {
             text.push_str(more);
             true
         }
@@ -339,11 +345,19 @@ fn join(piece: &mut Piece, more: &Piece) -> bool {
     }
 }
 
+/// A call of a tool.
+pub(crate) struct Call {
+    pub(crate) name: String,
+    /// JSON, unless the answer was cut.
+    pub(crate) arguments: String,
+}
+
 /// A whole answer.
 #[derive(Default)]
 pub(crate) struct Collected {
     pub(crate) content: String,
     pub(crate) reasoning: String,
+    pub(crate) calls: Vec<Call>,
     /// Of the content.
     pub(crate) tokens: Vec<TokenProb>,
     pub(crate) passes: Vec<Value>,
@@ -358,6 +372,14 @@ impl Collected {
                 self.tokens.extend(tokens);
             }
             What::Text { piece: Piece::Reasoning(text), .. } => self.reasoning.push_str(&text),
+            What::Text { piece: Piece::CallStart { name }, .. } => {
+                self.calls.push(Call { name, arguments: String::new() });
+            }
+            What::Text { piece: Piece::CallArguments(text), .. } => {
+                if let Some(call) = self.calls.last_mut() {
+                    call.arguments.push_str(&text);
+                }
+            }
             What::Text { .. } => {}
             What::Pass(pass) => self.passes.push(pass),
             What::End(ended) => self.ended = Some(*ended),

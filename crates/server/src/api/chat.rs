@@ -1,5 +1,6 @@
 //! `POST /v1/chat/completions`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -11,14 +12,18 @@ use serde_json::{Map, Value, json};
 use shamrock_text::{Message, Piece};
 use utoipa::ToSchema;
 
-use crate::api::answer::{TokenProb, Update, What, ask};
+use crate::api::answer::{Call, Update, What, ask};
 use crate::api::body::{read_json, refuse_rest};
 use crate::api::conversation::{message, render_options, text_of};
 use crate::api::error::{ApiError, Dialect, Result};
+use crate::api::format::ResponseFormat;
+use crate::api::logprobs;
 use crate::api::params::{Extension, Params, Stop};
 use crate::api::stream::{Encode, stream};
+use crate::api::tools::{ChatTool, ToolChoice, ToolUse, past_call};
 use crate::api::usage::Usage;
 use crate::api::{App, Head, reply};
+use crate::random::id;
 
 /// Body of a chat completion. Fields that are not listed are refused, unless they are `null` or ask
 /// for nothing (`user`, `metadata`, `store: false`, ...).
@@ -51,6 +56,19 @@ pub(crate) struct ChatRequest {
     n: Option<usize>,
     /// Give the probability of every token of the content.
     logprobs: Option<bool>,
+    /// With `logprobs`: tell so many of the likeliest tokens in each place, 0 to 20.
+    top_logprobs: Option<usize>,
+    /// Added to the logits of token ids, -100 to 100.
+    #[schema(value_type = Option<Object>)]
+    logit_bias: Option<BTreeMap<String, f32>>,
+    /// What the answer must be.
+    response_format: Option<ResponseFormat>,
+    /// Functions that the model may call.
+    tools: Option<Vec<ChatTool>>,
+    /// `auto`, `none`, `required` or a function.
+    tool_choice: Option<ToolChoice>,
+    /// Allow several calls in one answer.
+    parallel_tool_calls: Option<bool>,
     /// `none`, `minimal`, `low`, `medium` or `high`; all but `none` ask for reasoning.
     reasoning_effort: Option<String>,
     /// Variables of the chat template, `enable_thinking` among them.
@@ -74,11 +92,34 @@ pub(crate) struct ChatMessage {
     /// Reasoning of an assistant's turn.
     reasoning_content: Option<String>,
     name: Option<String>,
-    tool_calls: Option<Value>,
+    tool_calls: Option<Vec<PastCall>>,
     tool_call_id: Option<String>,
     #[serde(flatten)]
     #[schema(ignore)]
     rest: Map<String, Value>,
+}
+
+/// A call of an earlier turn.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct PastCall {
+    id: String,
+    /// `function`.
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    function: PastFunction,
+    /// Place in a stream.
+    #[serde(rename = "index")]
+    _index: Option<usize>,
+}
+
+/// What was called.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct PastFunction {
+    name: String,
+    /// JSON.
+    arguments: String,
 }
 
 /// What a stream has beside the answer.
@@ -121,7 +162,10 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
     app.check_model(request.model.as_deref())?;
     request.check_rest()?;
     let messages = messages(&request.messages)?;
-    let render = render_options(request.reasoning_effort.as_deref(), request.chat_template_kwargs)?;
+    let mut render = render_options(request.reasoning_effort.as_deref(), request.chat_template_kwargs)?;
+    let tools =
+        ToolUse::chat(request.tools.unwrap_or_default(), request.tool_choice, request.parallel_tool_calls)?;
+    render.tools = tools.told();
     let options = request.stream_options.unwrap_or_default().checked()?;
     let streaming = request.stream.unwrap_or(false);
     let params = Params {
@@ -137,16 +181,24 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
         stop: request.stop.map(Stop::into_vec).unwrap_or_default(),
         n: request.n,
         logprobs: request.logprobs.unwrap_or(false),
+        top_logprobs: request.top_logprobs,
+        logit_bias: request.logit_bias,
         extension: request.shamrock,
     };
-    let plan = params.resolve(&app, "stop")?;
+    let mut plan = params.resolve(&app, "stop")?;
+    if plan.top_logprobs > 0 && !plan.logprobs {
+        return Err(ApiError::field("top_logprobs", "needs `logprobs`"));
+    }
+    let form = request.response_format.and_then(ResponseFormat::source);
+    tools.plan(&app, &mut plan, form, "response_format").await?;
     let prompt = app.prompt(move |prompter| prompter.chat(&messages, &render)).await?;
     let head = Head::new(&app, "chatcmpl-");
     let (logprobs, usage) = (plan.logprobs, Usage::new(plan.mode(), plan.n));
     let choices = plan.n;
     let answers = ask(&app, vec![prompt], plan, false)?;
     if streaming {
-        let chunks = Chunks { head, choices, logprobs, include_usage: options.include_usage, usage };
+        let calls = vec![0; choices];
+        let chunks = Chunks { head, choices, logprobs, include_usage: options.include_usage, usage, calls };
         return Ok(stream(answers, chunks));
     }
     let mut usage = usage;
@@ -159,10 +211,16 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
         if !answer.reasoning.is_empty() {
             message["reasoning_content"] = answer.reasoning.into();
         }
+        if !answer.calls.is_empty() {
+            if answer.content.is_empty() {
+                message["content"] = Value::Null;
+            }
+            message["tool_calls"] = answer.calls.iter().map(tool_call).collect();
+        }
         choices.push(json!({
             "index": index,
             "message": message,
-            "logprobs": logprobs.then(|| content_logprobs(&answer.tokens)),
+            "logprobs": logprobs.then(|| logprobs::chat(&answer.tokens)),
             "finish_reason": ended.finish_reason(),
         }));
         passes.extend(answer.passes.into_iter().map(|pass| with_choice(index, pass)));
@@ -185,15 +243,9 @@ impl ChatRequest {
                 ("audio", Value::Null),
                 ("function_call", json!("none")),
                 ("functions", json!([])),
-                ("logit_bias", json!({})),
                 ("modalities", json!(["text"])),
-                ("parallel_tool_calls", json!(true)),
-                ("response_format", json!({"type": "text"})),
                 ("service_tier", json!("auto")),
                 ("store", json!(false)),
-                ("tool_choice", json!("none")),
-                ("tools", json!([])),
-                ("top_logprobs", json!(0)),
                 ("verbosity", json!("medium")),
             ],
         )
@@ -218,23 +270,32 @@ fn messages(messages: &[ChatMessage]) -> Result<Vec<Message>> {
         }
         converted.reasoning_content = given.reasoning_content.clone();
         converted.name = given.name.clone();
-        converted.tool_calls = given.tool_calls.clone();
+        if let Some(calls) = &given.tool_calls {
+            if given.role != "assistant" {
+                return Err(ApiError::field(format!("{path}.tool_calls"), "are the assistant's to make"));
+            }
+            if let Some(at) =
+                calls.iter().position(|call| call.kind.as_deref().is_some_and(|k| k != "function"))
+            {
+                return Err(ApiError::field(format!("{path}.tool_calls[{at}].type"), "must be `function`"));
+            }
+            let call = |call: &PastCall| {
+                past_call(&call.id, &call.function.name, &call.function.arguments.as_str().into())
+            };
+            converted.tool_calls = Some(calls.iter().map(call).collect()).filter(|_| !calls.is_empty());
+        }
         converted.tool_call_id = given.tool_call_id.clone();
         Ok(converted)
     };
     messages.iter().enumerate().map(convert).collect()
 }
 
-fn content_logprobs(tokens: &[TokenProb]) -> Value {
-    let entry = |token: &TokenProb| {
-        json!({
-            "token": token.text,
-            "logprob": token.logprob,
-            "bytes": token.text.as_bytes(),
-            "top_logprobs": [],
-        })
-    };
-    json!({ "content": tokens.iter().map(entry).collect::<Vec<_>>(), "refusal": null })
+fn tool_call(call: &Call) -> Value {
+    json!({
+        "id": id("call_"),
+        "type": "function",
+        "function": { "name": call.name, "arguments": call.arguments },
+    })
 }
 
 pub(crate) fn with_choice(index: usize, mut pass: Value) -> Value {
@@ -249,6 +310,8 @@ struct Chunks {
     logprobs: bool,
     include_usage: bool,
     usage: Usage,
+    /// Calls of each answer so far.
+    calls: Vec<usize>,
 }
 
 impl Chunks {
@@ -281,11 +344,24 @@ impl Encode for Chunks {
     fn update(&mut self, Update { choice, what }: Update) -> Vec<Event> {
         vec![match what {
             What::Text { piece: Piece::Content(text), tokens } => {
-                let logprobs = self.logprobs.then(|| content_logprobs(&tokens));
+                let logprobs = self.logprobs.then(|| logprobs::chat(&tokens));
                 self.delta(choice, json!({ "content": text }), logprobs, None)
             }
             What::Text { piece: Piece::Reasoning(text), .. } => {
                 self.delta(choice, json!({ "reasoning_content": text }), None, None)
+            }
+            What::Text { piece: Piece::CallStart { name }, .. } => {
+                let index = self.calls[choice];
+                self.calls[choice] += 1;
+                let function = json!({ "name": name, "arguments": "" });
+                let call =
+                    json!({ "index": index, "id": id("call_"), "type": "function", "function": function });
+                self.delta(choice, json!({ "tool_calls": [call] }), None, None)
+            }
+            What::Text { piece: Piece::CallArguments(text), .. } => {
+                let index = self.calls[choice].saturating_sub(1);
+                let call = json!({ "index": index, "function": { "arguments": text } });
+                self.delta(choice, json!({ "tool_calls": [call] }), None, None)
             }
             What::Text { .. } => return Vec::new(),
             What::Pass(pass) => {

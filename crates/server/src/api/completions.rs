@@ -2,6 +2,7 @@
 //! tokens in it are recognised, and the answer's text is as the model writes it, reasoning tags
 //! included.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -13,10 +14,11 @@ use serde_json::{Map, Value, json};
 use shamrock_text::{Piece, Prompt, Prompter};
 use utoipa::ToSchema;
 
-use crate::api::answer::{TokenProb, Update, What, ask};
+use crate::api::answer::{Update, What, ask};
 use crate::api::body::{read_json, refuse_rest};
 use crate::api::chat::{NOTED, StreamOptions, data, with_choice};
 use crate::api::error::{ApiError, Dialect, Result};
+use crate::api::logprobs;
 use crate::api::params::{Extension, Params, Stop};
 use crate::api::stream::{Encode, stream};
 use crate::api::usage::Usage;
@@ -49,8 +51,11 @@ pub(crate) struct CompletionRequest {
     stop: Option<Stop>,
     /// Answers to each prompt.
     n: Option<usize>,
-    /// 0 gives the probability of every token; alternatives are not supported.
-    logprobs: Option<u32>,
+    /// The probability of every token, with so many of the likeliest in its place, 0 to 20.
+    logprobs: Option<usize>,
+    /// Added to the logits of token ids, -100 to 100.
+    #[schema(value_type = Option<Object>)]
+    logit_bias: Option<BTreeMap<String, f32>>,
     /// Options of block diffusion.
     shamrock: Option<Extension>,
     #[serde(flatten)]
@@ -118,9 +123,14 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
         stop: request.stop.map(Stop::into_vec).unwrap_or_default(),
         n: request.n,
         logprobs: request.logprobs.is_some(),
+        top_logprobs: request.logprobs,
+        logit_bias: request.logit_bias,
         extension: request.shamrock,
     };
-    let plan = params.resolve(&app, "stop")?;
+    let plan = params.resolve(&app, "stop").map_err(|error| match error.param.as_deref() {
+        Some("top_logprobs") => ApiError { param: Some("logprobs".into()), ..error },
+        _ => error,
+    })?;
     let vocab = app.engine.config().vocab_size;
     let input = request.prompt;
     let prompts = app.prompt(move |prompter| input.encode(prompter)).await.map_err(at_prompt)?;
@@ -128,7 +138,8 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
         return Err(ApiError::field("prompt", format!("{id} is outside the vocabulary of {vocab}")));
     }
     let head = Head::new(&app, "cmpl-");
-    let (logprobs, mut usage) = (plan.logprobs, Usage::new(plan.mode(), plan.n));
+    let logprobs = plan.logprobs.then_some(plan.top_logprobs > 0);
+    let mut usage = Usage::new(plan.mode(), plan.n);
     let answers = ask(&app, prompts, plan, true).map_err(at_prompt)?;
     if streaming {
         let lengths = Vec::new();
@@ -142,7 +153,7 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
         choices.push(json!({
             "index": index,
             "text": answer.content,
-            "logprobs": logprobs.then(|| token_logprobs(&answer.tokens, 0)),
+            "logprobs": logprobs.map(|top| logprobs::completion(&answer.tokens, 0, top)),
             "finish_reason": ended.finish_reason(),
         }));
         passes.extend(answer.passes.into_iter().map(|pass| with_choice(index, pass)));
@@ -158,12 +169,8 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
 
 impl CompletionRequest {
     fn check(&self) -> Result<()> {
-        let neutral =
-            [("best_of", json!(1)), ("echo", json!(false)), ("logit_bias", json!({})), ("suffix", json!(""))];
+        let neutral = [("best_of", json!(1)), ("echo", json!(false)), ("suffix", json!(""))];
         refuse_rest(&self.rest, NOTED, &neutral)?;
-        if self.logprobs.is_some_and(|alternatives| alternatives > 0) {
-            return Err(ApiError::field("logprobs", "alternatives are not supported; ask for 0"));
-        }
         let prompts = self.prompt.len();
         if !(1..=MAX_PROMPTS).contains(&prompts) {
             return Err(ApiError::field(
@@ -179,24 +186,11 @@ fn at_prompt(error: ApiError) -> ApiError {
     ApiError { param: error.param.map(|_| "prompt".to_owned()), ..error }
 }
 
-fn token_logprobs(tokens: &[TokenProb], mut offset: usize) -> Value {
-    let mut offsets = Vec::new();
-    for token in tokens {
-        offsets.push(offset);
-        offset += token.text.chars().count();
-    }
-    json!({
-        "tokens": tokens.iter().map(|t| &t.text).collect::<Vec<_>>(),
-        "token_logprobs": tokens.iter().map(|t| t.logprob).collect::<Vec<_>>(),
-        "top_logprobs": null,
-        "text_offset": offsets,
-    })
-}
-
 /// `text_completion` events.
 struct Chunks {
     head: Head,
-    logprobs: bool,
+    /// Whether they are wanted, and whether with alternatives.
+    logprobs: Option<bool>,
     include_usage: bool,
     usage: Usage,
     /// Characters of each answer so far.
@@ -230,7 +224,8 @@ impl Encode for Chunks {
                 if self.lengths.len() <= choice {
                     self.lengths.resize(choice + 1, 0);
                 }
-                let logprobs = self.logprobs.then(|| token_logprobs(&tokens, self.lengths[choice]));
+                let length = self.lengths[choice];
+                let logprobs = self.logprobs.map(|top| logprobs::completion(&tokens, length, top));
                 self.lengths[choice] += text.chars().count();
                 self.choice(choice, &text, logprobs, None)
             }

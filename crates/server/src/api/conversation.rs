@@ -12,20 +12,22 @@ pub(crate) fn text_of(content: &Value, path: &str) -> Result<String> {
         Value::String(text) => Ok(text.clone()),
         Value::Null => Ok(String::new()),
         Value::Array(parts) => {
-            let part = |(i, part): (usize, &Value)| -> Result<String> {
-                let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
-                if !matches!(kind, "text" | "input_text" | "output_text") {
-                    let problem = format!("{kind:?} is not supported; this model reads text only");
-                    return Err(ApiError::field(format!("{path}[{i}].type"), problem));
-                }
-                let text = part.get("text").and_then(Value::as_str);
-                text.map(str::to_owned)
-                    .ok_or_else(|| ApiError::field(format!("{path}[{i}].text"), "must be a string"))
-            };
+            let part = |(i, part)| part_text(part, &format!("{path}[{i}]"));
             parts.iter().enumerate().map(part).collect()
         }
         _ => Err(ApiError::field(path, "must be a string or an array of text parts")),
     }
+}
+
+/// The text of one part of a content.
+pub(crate) fn part_text<'a>(part: &'a Value, path: &str) -> Result<&'a str> {
+    let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
+    if !matches!(kind, "text" | "input_text" | "output_text") {
+        let problem = format!("{kind:?} is not supported; this model reads text only");
+        return Err(ApiError::field(format!("{path}.type"), problem));
+    }
+    let text = part.get("text").and_then(Value::as_str);
+    text.ok_or_else(|| ApiError::field(format!("{path}.text"), "must be a string"))
 }
 
 /// A message with a role that templates know.

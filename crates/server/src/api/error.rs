@@ -161,6 +161,10 @@ impl From<shamrock_generate::Error> for ApiError {
             Error::Option { option, problem } => ApiError::field(field_of(option), problem),
             Error::NotBlockDiffusion(_) => ApiError::field("shamrock.mode", error.to_string()),
             Error::PromptTooLong { tokens, limit } => ApiError::context_length(tokens, limit),
+            // The grammar is the client's: it exceeds a budget, or has no text behind some token.
+            Error::Grammar { .. } => {
+                ApiError::new(StatusCode::BAD_REQUEST, error.to_string()).code("grammar_failed")
+            }
             Error::EmptyPrompt => ApiError::field("prompt", error.to_string()),
             other => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, other.to_string()).code("engine_error"),
         }
@@ -171,7 +175,8 @@ impl From<shamrock_generate::Error> for ApiError {
 fn field_of(option: &str) -> String {
     match option {
         "temperature" | "top_p" | "min_p" | "presence_penalty" | "frequency_penalty"
-        | "repetition_penalty" => option.to_owned(),
+        | "repetition_penalty" | "logit_bias" => option.to_owned(),
+        "constraint" => "response_format".to_owned(),
         extension => format!("shamrock.{extension}"),
     }
 }

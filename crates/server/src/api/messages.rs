@@ -14,10 +14,12 @@ use utoipa::ToSchema;
 
 use crate::api::answer::{Ended, Update, What, ask};
 use crate::api::body::{read_json, refuse_rest};
-use crate::api::conversation::{message, text_of};
+use crate::api::conversation::{message, part_text, text_of};
 use crate::api::error::{ApiError, Dialect, Result};
+use crate::api::format::TextFormat;
 use crate::api::params::{Extension, Params};
 use crate::api::stream::{Encode, stream};
+use crate::api::tools::{MessageChoice, MessageTool, ToolUse, past_call};
 use crate::api::usage::Usage;
 use crate::api::{App, reply};
 use crate::random::id;
@@ -39,11 +41,23 @@ pub(crate) struct MessagesRequest {
     top_p: Option<f32>,
     top_k: Option<usize>,
     thinking: Option<Thinking>,
+    /// Functions that the model may call.
+    tools: Option<Vec<MessageTool>>,
+    tool_choice: Option<MessageChoice>,
+    /// What the text must be.
+    output_config: Option<OutputConfig>,
     /// Options of block diffusion.
     shamrock: Option<Extension>,
     #[serde(flatten)]
     #[schema(ignore)]
     rest: Map<String, Value>,
+}
+
+/// The text's form.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct OutputConfig {
+    format: Option<TextFormat>,
 }
 
 /// One turn.
@@ -52,7 +66,8 @@ pub(crate) struct MessagesRequest {
 struct MessageInput {
     /// `user` or `assistant`.
     role: String,
-    /// A string, or an array of `text` and, by the assistant, `thinking` blocks.
+    /// A string, or an array of blocks: `text`; by the assistant also `thinking` and `tool_use`; by the
+    /// user also `tool_result`.
     content: Value,
 }
 
@@ -91,15 +106,17 @@ pub(crate) async fn count_tokens(State(app): State<Arc<App>>, request: Request) 
 }
 
 async fn count(app: Arc<App>, request: Request) -> Result<Response> {
-    let request: MessagesRequest = read_json(request, app.options.max_body).await?;
-    let (messages, render) = request.conversation(&app)?;
+    let mut request: MessagesRequest = read_json(request, app.options.max_body).await?;
+    let tools = request.tools()?;
+    let (messages, render) = request.conversation(&app, &tools)?;
     let prompt = app.prompt(move |prompter| prompter.chat(&messages, &render)).await?;
     Ok(Json(json!({ "input_tokens": prompt.ids.len() })).into_response())
 }
 
 async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
-    let request: MessagesRequest = read_json(request, app.options.max_body).await?;
-    let (messages, render) = request.conversation(&app)?;
+    let mut request: MessagesRequest = read_json(request, app.options.max_body).await?;
+    let tools = request.tools()?;
+    let (messages, render) = request.conversation(&app, &tools)?;
     let max_tokens = request.max_tokens.ok_or_else(|| ApiError::field("max_tokens", "is required"))?;
     let params = Params {
         max_tokens: Some(max_tokens),
@@ -110,7 +127,9 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
         extension: request.shamrock,
         ..Params::default()
     };
-    let plan = params.resolve(&app, "stop_sequences")?;
+    let mut plan = params.resolve(&app, "stop_sequences")?;
+    let form = request.output_config.and_then(|config| config.format).and_then(TextFormat::source);
+    tools.plan(&app, &mut plan, form, "output_config.format").await?;
     let prompt = app.prompt(move |prompter| prompter.chat(&messages, &render)).await?;
     let events = Events {
         id: id("msg_"),
@@ -131,8 +150,13 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
     if !answer.reasoning.is_empty() {
         content.push(json!({ "type": "thinking", "thinking": answer.reasoning, "signature": "" }));
     }
-    if !answer.content.is_empty() || content.is_empty() {
+    if !answer.content.is_empty() || content.is_empty() && answer.calls.is_empty() {
         content.push(json!({ "type": "text", "text": answer.content }));
+    }
+    for call in answer.calls {
+        // A call that was cut has no input to show.
+        let input: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
+        content.push(json!({ "type": "tool_use", "id": id("toolu_"), "name": call.name, "input": input }));
     }
     let mut object = events.message();
     let mut usage = events.usage;
@@ -148,17 +172,13 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
 }
 
 impl MessagesRequest {
-    fn conversation(&self, app: &App) -> Result<(Vec<Message>, RenderOptions)> {
+    fn tools(&mut self) -> Result<ToolUse> {
+        ToolUse::message(self.tools.take().unwrap_or_default(), self.tool_choice.take())
+    }
+
+    fn conversation(&self, app: &App, tools: &ToolUse) -> Result<(Vec<Message>, RenderOptions)> {
         app.check_model(Some(&self.model))?;
-        refuse_rest(
-            &self.rest,
-            &["metadata"],
-            &[
-                ("service_tier", json!("auto")),
-                ("tools", json!([])),
-                ("tool_choice", json!({"type": "none"})),
-            ],
-        )?;
+        refuse_rest(&self.rest, &["metadata"], &[("service_tier", json!("auto"))])?;
         if self.messages.is_empty() {
             return Err(ApiError::field("messages", "at least one message is needed"));
         }
@@ -167,41 +187,71 @@ impl MessagesRequest {
             messages.push(message("system", text_of(&self.system, "system")?, "system")?);
         }
         for (i, given) in self.messages.iter().enumerate() {
-            messages.push(given.convert(&format!("messages[{i}]"))?);
+            given.convert(&format!("messages[{i}]"), &mut messages)?;
         }
         let enable_thinking = self.thinking.as_ref().map(|thinking| !matches!(thinking, Thinking::Disabled));
-        Ok((messages, RenderOptions { enable_thinking, ..RenderOptions::default() }))
+        Ok((messages, RenderOptions { enable_thinking, tools: tools.told(), ..RenderOptions::default() }))
     }
 }
 
 impl MessageInput {
-    fn convert(&self, path: &str) -> Result<Message> {
-        if !matches!(self.role.as_str(), "user" | "assistant") {
-            let problem = format!("{:?} is none of user, assistant", self.role);
-            return Err(ApiError::field(format!("{path}.role"), problem));
-        }
-        let mut reasoning = String::new();
-        let mut content = self.content.clone();
-        if let (Value::Array(blocks), "assistant") = (&mut content, self.role.as_str()) {
-            blocks.retain(|block| {
-                let thinking = block.get("type").is_some_and(|kind| kind == "thinking");
-                if thinking {
-                    reasoning.push_str(block.get("thinking").and_then(Value::as_str).unwrap_or_default());
+    /// Adds the messages that the turn is for templates: results of tools stand before what the user
+    /// says to them.
+    fn convert(&self, path: &str, messages: &mut Vec<Message>) -> Result<()> {
+        let by_assistant = match self.role.as_str() {
+            "user" => false,
+            "assistant" => true,
+            role => {
+                let problem = format!("{role:?} is none of user, assistant");
+                return Err(ApiError::field(format!("{path}.role"), problem));
+            }
+        };
+        let Value::Array(blocks) = &self.content else {
+            messages.push(message(&self.role, text_of(&self.content, &format!("{path}.content"))?, path)?);
+            return Ok(());
+        };
+        let (mut reasoning, mut said, mut calls) = (String::new(), String::new(), Vec::new());
+        let mut results = 0;
+        for (i, block) in blocks.iter().enumerate() {
+            let path = format!("{path}.content[{i}]");
+            let text = |name: &str| block.get(name).and_then(Value::as_str);
+            match text("type").unwrap_or_default() {
+                "thinking" if by_assistant => reasoning.push_str(text("thinking").unwrap_or_default()),
+                "tool_use" if by_assistant => {
+                    let required = |name: &str| {
+                        text(name)
+                            .ok_or_else(|| ApiError::field(format!("{path}.{name}"), "must be a string"))
+                    };
+                    let input = block.get("input").cloned().unwrap_or_else(|| json!({}));
+                    calls.push(past_call(required("id")?, required("name")?, &input));
                 }
-                !thinking
-            });
+                "tool_result" if !by_assistant => {
+                    let content = block.get("content").cloned().unwrap_or_default();
+                    let mut result = message("tool", text_of(&content, &format!("{path}.content"))?, &path)?;
+                    result.tool_call_id = text("tool_use_id").map(str::to_owned);
+                    messages.push(result);
+                    results += 1;
+                }
+                _ => said.push_str(part_text(block, &path)?),
+            }
         }
-        let mut converted = message(&self.role, text_of(&content, &format!("{path}.content"))?, path)?;
+        if said.is_empty() && results > 0 {
+            return Ok(());
+        }
+        let mut converted = message(&self.role, said, path)?;
         converted.reasoning_content = Some(reasoning).filter(|text| !text.is_empty());
-        Ok(converted)
+        converted.tool_calls = Some(Value::Array(calls)).filter(|calls| *calls != json!([]));
+        messages.push(converted);
+        Ok(())
     }
 }
 
 fn stop_reason(ended: &Ended) -> &'static str {
     match ended.outcome.finish {
         _ if ended.stop.is_some() => "stop_sequence",
-        Finish::Stop { .. } | Finish::Cancelled => "end_turn",
         Finish::Length | Finish::Context => "max_tokens",
+        _ if ended.calls > 0 => "tool_use",
+        Finish::Stop { .. } | Finish::Cancelled => "end_turn",
     }
 }
 
@@ -290,6 +340,15 @@ impl Encode for Events {
                 let mut events = self.open("thinking", block);
                 events.push(self.delta(json!({ "type": "thinking_delta", "thinking": text })));
                 events
+            }
+            What::Text { piece: Piece::CallStart { name }, .. } => {
+                let mut events = self.close();
+                let block = json!({ "type": "tool_use", "id": id("toolu_"), "name": name, "input": {} });
+                events.extend(self.open("tool_use", block));
+                events
+            }
+            What::Text { piece: Piece::CallArguments(text), .. } => {
+                vec![self.delta(json!({ "type": "input_json_delta", "partial_json": text }))]
             }
             What::Text { .. } => Vec::new(),
             What::Pass(pass) => vec![event("shamrock", json!({ "shamrock": pass }))],

@@ -6,7 +6,9 @@ mod chat;
 mod completions;
 mod conversation;
 mod error;
+mod format;
 mod guard;
+mod logprobs;
 mod messages;
 mod models;
 mod openapi;
@@ -14,6 +16,7 @@ mod params;
 mod probes;
 mod responses;
 mod stream;
+mod tools;
 mod usage;
 
 use std::sync::Arc;
@@ -32,6 +35,7 @@ use crate::engine::Engine;
 use crate::page;
 use crate::random::id;
 use error::{ApiError, Dialect, Result};
+use format::Grammars;
 
 /// How the server answers.
 #[derive(Clone, Debug)]
@@ -69,6 +73,7 @@ pub struct App {
     pub(crate) engine: Engine,
     pub(crate) prompter: Prompter,
     pub(crate) options: ServerOptions,
+    grammars: Grammars,
     /// Seconds since 1970.
     created: u64,
 }
@@ -76,7 +81,7 @@ pub struct App {
 impl App {
     /// Joins an engine with the text side of its model.
     pub fn new(engine: Engine, prompter: Prompter, options: ServerOptions) -> App {
-        App { engine, prompter, options, created: unix_time() }
+        App { engine, prompter, options, grammars: Grammars::new(), created: unix_time() }
     }
 
     /// The engine.

@@ -1,7 +1,11 @@
 //! What every API can ask of a generation, and its check against the model.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use serde::Deserialize;
-use shamrock_generate::{Mode, Options, Rule};
+use shamrock_generate::{Grammar, Mode, Options, Rule};
+use shamrock_text::{ToolFormat, Tools};
 use utoipa::ToSchema;
 
 use crate::api::App;
@@ -14,6 +18,13 @@ const MAX_STOP_BYTES: usize = 1024;
 
 /// Most answers of one request.
 const MAX_CHOICES: usize = 16;
+
+/// Most biased tokens of a request, and the greatest bias.
+const MAX_BIASED: usize = 1024;
+const MAX_BIAS: f32 = 100.0;
+
+/// Most alternatives to be told with a token.
+const MAX_TOP_LOGPROBS: usize = 20;
 
 /// Options of block diffusion, which no other API has.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
@@ -72,6 +83,9 @@ pub(crate) struct Params {
     pub(crate) stop: Vec<String>,
     pub(crate) n: Option<usize>,
     pub(crate) logprobs: bool,
+    pub(crate) top_logprobs: Option<usize>,
+    /// Token ids with what is added to their logits.
+    pub(crate) logit_bias: Option<BTreeMap<String, f32>>,
     pub(crate) extension: Option<Extension>,
 }
 
@@ -79,10 +93,15 @@ pub(crate) struct Params {
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     options: Options,
+    /// What the answers are held to.
+    pub(crate) grammar: Option<Arc<dyn Grammar>>,
+    /// The form in which calls of these tools are to be found in the answers.
+    pub(crate) calls: Option<(ToolFormat, Tools)>,
     pub(crate) stops: Vec<String>,
     /// Answers to each prompt.
     pub(crate) n: usize,
     pub(crate) logprobs: bool,
+    pub(crate) top_logprobs: usize,
     pub(crate) events: bool,
 }
 
@@ -124,13 +143,29 @@ impl Params {
             *field = asked.unwrap_or(*field);
         }
         options.controls = Some(controls);
+        options.bias = self.logit_bias.map(bias).transpose()?.unwrap_or_default();
+        let top_logprobs = self.top_logprobs.unwrap_or(0);
+        if top_logprobs > MAX_TOP_LOGPROBS {
+            let problem = format!("{top_logprobs} is out of range 0..={MAX_TOP_LOGPROBS}");
+            return Err(ApiError::field("top_logprobs", problem));
+        }
+        options.alternatives = top_logprobs;
         options.check(config)?;
         check_stops(&self.stop, stop)?;
         let n = self.n.unwrap_or(1);
         if !(1..=MAX_CHOICES).contains(&n) {
             return Err(ApiError::field("n", format!("{n} is out of range 1..={MAX_CHOICES}")));
         }
-        Ok(Plan { options, stops: self.stop, n, logprobs: self.logprobs, events: extension.events })
+        Ok(Plan {
+            options,
+            grammar: None,
+            calls: None,
+            stops: self.stop,
+            n,
+            logprobs: self.logprobs,
+            top_logprobs,
+            events: extension.events,
+        })
     }
 }
 
@@ -153,6 +188,21 @@ impl Plan {
     pub(crate) fn top_p(&self) -> f32 {
         self.options.sampling.top_p
     }
+}
+
+fn bias(given: BTreeMap<String, f32>) -> Result<Vec<(u32, f32)>> {
+    if given.len() > MAX_BIASED {
+        return Err(ApiError::field("logit_bias", format!("at most {MAX_BIASED} tokens are allowed")));
+    }
+    let entry = |(id, bias): (String, f32)| {
+        let field = format!("logit_bias.{id}");
+        let id = id.parse().map_err(|_| ApiError::field(&field, "is no token id"))?;
+        if bias.abs() > MAX_BIAS {
+            return Err(ApiError::field(&field, format!("{bias} is out of range -{MAX_BIAS}..={MAX_BIAS}")));
+        }
+        Ok((id, bias))
+    };
+    given.into_iter().map(entry).collect()
 }
 
 fn check_stops(stops: &[String], field: &str) -> Result<()> {

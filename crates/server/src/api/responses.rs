@@ -1,33 +1,37 @@
 //! `POST /v1/responses`, without state: nothing is stored, nothing can be referred to.
 
+mod events;
+
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use shamrock_text::{Message, Piece};
+use shamrock_text::Message;
 use utoipa::ToSchema;
 
-use crate::api::answer::{Ended, Update, What, ask};
+use crate::api::answer::ask;
 use crate::api::body::{read_json, refuse_rest};
 use crate::api::chat::NOTED;
 use crate::api::conversation::{message, render_options, text_of};
 use crate::api::error::{ApiError, Dialect, Result};
+use crate::api::format::TextFormat;
 use crate::api::params::{Extension, Params};
-use crate::api::stream::{Encode, stream};
+use crate::api::stream::stream;
+use crate::api::tools::{ResponseTool, ToolChoice, ToolUse, past_call};
 use crate::api::usage::Usage;
 use crate::api::{App, reply, unix_time};
 use crate::random::id;
+use events::Events;
 
 /// Body of a response. Fields that are not listed are refused, unless they ask for nothing.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ResponsesRequest {
     /// Name of the served model, or nothing.
     model: Option<String>,
-    /// A text, or an array of messages and of reasoning as this API returns it.
+    /// A text, or an array of messages, and of reasoning, calls and their outputs as this API has them.
     input: Value,
     /// System message.
     instructions: Option<String>,
@@ -36,6 +40,19 @@ pub(crate) struct ResponsesRequest {
     temperature: Option<f32>,
     top_p: Option<f32>,
     reasoning: Option<Reasoning>,
+    /// What the text must be.
+    text: Option<Text>,
+    /// Functions that the model may call.
+    tools: Option<Vec<ResponseTool>>,
+    /// `auto`, `none`, `required` or a function.
+    tool_choice: Option<ToolChoice>,
+    /// Allow several calls in one response.
+    parallel_tool_calls: Option<bool>,
+    /// So many of the likeliest tokens in each place of the text, 0 to 20.
+    top_logprobs: Option<usize>,
+    /// `message.output_text.logprobs`, the probability of every token of the text; and
+    /// `reasoning.encrypted_content`, which asks for nothing here.
+    include: Option<Vec<String>>,
     /// Options of block diffusion.
     shamrock: Option<Extension>,
     #[serde(flatten)]
@@ -51,6 +68,15 @@ struct Reasoning {
     effort: Option<String>,
 }
 
+/// The text's form.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    format: Option<TextFormat>,
+    /// Must be `medium`.
+    verbosity: Option<String>,
+}
+
 /// One item of the input.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -60,6 +86,11 @@ struct Item {
     role: Option<String>,
     #[serde(default)]
     content: Value,
+    call_id: Option<String>,
+    name: Option<String>,
+    arguments: Option<String>,
+    #[serde(default)]
+    output: Value,
     // What this API returned and a client sends back.
     #[serde(rename = "id")]
     _id: Option<String>,
@@ -90,17 +121,35 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
     request.check_rest()?;
     let messages = request.messages()?;
     let effort = request.reasoning.as_ref().and_then(|reasoning| reasoning.effort.clone());
-    let render = render_options(effort.as_deref(), None).map_err(|e| {
+    let mut render = render_options(effort.as_deref(), None).map_err(|e| {
         if e.param.is_some() { ApiError { param: Some("reasoning.effort".into()), ..e } } else { e }
     })?;
+    let tools = ToolUse::response(
+        request.tools.unwrap_or_default(),
+        request.tool_choice,
+        request.parallel_tool_calls,
+    )?;
+    render.tools = tools.told();
+    let format = match request.text {
+        Some(Text { verbosity: Some(verbosity), .. }) if verbosity != "medium" => {
+            return Err(ApiError::field("text.verbosity", "is not supported").code("unsupported_value"));
+        }
+        text => text.and_then(|text| text.format),
+    };
+    let shown = json!({ "format": format_shown(format.as_ref()) });
+    let logprobs = include(request.include)? || request.top_logprobs.is_some_and(|top| top > 0);
     let params = Params {
+        logprobs,
+        top_logprobs: request.top_logprobs,
         max_tokens: request.max_output_tokens,
         temperature: request.temperature,
         top_p: request.top_p,
         extension: request.shamrock,
         ..Params::default()
     };
-    let plan = params.resolve(&app, "stop")?;
+    let mut plan = params.resolve(&app, "stop")?;
+    let (choice, told) = (tools.choice(), tools.told().unwrap_or_else(|| json!([])));
+    tools.plan(&app, &mut plan, format.and_then(TextFormat::source), "text.format").await?;
     let prompt = app.prompt(move |prompter| prompter.chat(&messages, &render)).await?;
     let object = json!({
         "id": id("resp_"),
@@ -114,41 +163,30 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
         "metadata": {},
         "model": app.options.name,
         "output": [],
-        "parallel_tool_calls": true,
+        "parallel_tool_calls": request.parallel_tool_calls.unwrap_or(true),
         "previous_response_id": null,
         "reasoning": { "effort": effort, "summary": null },
         "store": false,
         "temperature": plan.temperature(),
-        "text": { "format": { "type": "text" } },
-        "tool_choice": "auto",
-        "tools": [],
+        "text": shown,
+        "tool_choice": choice,
+        "tools": tools_shown(&told),
+        "top_logprobs": plan.top_logprobs,
         "top_p": plan.top_p(),
         "truncation": "disabled",
         "usage": null,
     });
-    let events = Events {
-        object,
-        usage: Usage::new(plan.mode(), 1),
-        output: Vec::new(),
-        open: None,
-        sequence: 0,
-        ended: None,
-    };
+    let events = Events::new(object, Usage::new(plan.mode(), 1), logprobs);
     let answers = ask(&app, vec![prompt], plan, false)?;
     if request.stream.unwrap_or(false) {
         return Ok(stream(answers, events));
     }
-    let answer = answers.collect().await?.pop().ok_or_else(ApiError::stopped)?;
-    let ended = answer.ended.ok_or_else(ApiError::stopped)?;
-    let mut events = events;
-    for (kind, text) in [(Kind::Reasoning, answer.reasoning), (Kind::Message, answer.content)] {
-        if !text.is_empty() || kind == Kind::Message {
-            events.output.push(kind.item(&id(kind.prefix()), &text, "completed"));
-        }
-    }
-    let mut object = events.finished(&ended);
-    if !answer.passes.is_empty() {
-        object["shamrock"] = json!({ "events": answer.passes });
+    let mut answer = answers.collect().await?.pop().ok_or_else(ApiError::stopped)?;
+    let ended = answer.ended.take().ok_or_else(ApiError::stopped)?;
+    let passes = std::mem::take(&mut answer.passes);
+    let mut object = events.collected(answer, &ended);
+    if !passes.is_empty() {
+        object["shamrock"] = json!({ "events": passes });
     }
     Ok(Json(object).into_response())
 }
@@ -160,15 +198,9 @@ impl ResponsesRequest {
             NOTED,
             &[
                 ("background", json!(false)),
-                ("include", json!([])),
-                ("parallel_tool_calls", json!(true)),
                 ("previous_response_id", Value::Null),
                 ("service_tier", json!("auto")),
                 ("store", json!(false)),
-                ("text", json!({ "format": { "type": "text" } })),
-                ("tool_choice", json!("none")),
-                ("tools", json!([])),
-                ("top_logprobs", json!(0)),
                 ("truncation", json!("disabled")),
             ],
         )
@@ -219,6 +251,32 @@ fn convert(
             let texts = parts.iter().filter_map(|part| part.get("text")?.as_str());
             *reasoning = Some(texts.collect::<String>()).filter(|text| !text.is_empty());
         }
+        Some("function_call") => {
+            let required = |field: Option<String>, name: &str| {
+                field.ok_or_else(|| ApiError::field(format!("{path}.{name}"), "is required"))
+            };
+            let call = past_call(
+                &required(item.call_id, "call_id")?,
+                &required(item.name, "name")?,
+                &required(item.arguments, "arguments")?.into(),
+            );
+            // Calls belong to the message before them, if the assistant's turn has one.
+            match messages.last_mut().filter(|last| last.role == "assistant" && reasoning.is_none()) {
+                Some(Message { tool_calls: Some(Value::Array(calls)), .. }) => calls.push(call),
+                Some(message) => message.tool_calls = Some(json!([call])),
+                None => messages.push(Message {
+                    tool_calls: Some(json!([call])),
+                    reasoning_content: reasoning.take(),
+                    ..Message::new("assistant", Value::Null)
+                }),
+            }
+        }
+        Some("function_call_output") => {
+            let output = text_of(&item.output, &format!("{path}.output"))?;
+            let mut converted = message("tool", output, path)?;
+            converted.tool_call_id = item.call_id;
+            messages.push(converted);
+        }
         Some(other) => {
             return Err(ApiError::field(format!("{path}.type"), format!("{other:?} is not supported")));
         }
@@ -226,190 +284,35 @@ fn convert(
     Ok(())
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Reasoning,
-    Message,
-}
-
-impl Kind {
-    fn prefix(self) -> &'static str {
-        match self {
-            Kind::Reasoning => "rs_",
-            Kind::Message => "msg_",
+/// Whether the probabilities of the text's tokens are wanted.
+fn include(asked: Option<Vec<String>>) -> Result<bool> {
+    let asked = asked.unwrap_or_default();
+    let known = |name: &str| matches!(name, "message.output_text.logprobs" | "reasoning.encrypted_content");
+    match asked.iter().position(|name| !known(name)) {
+        Some(at) => {
+            Err(ApiError::field(format!("include[{at}]"), "is not supported").code("unsupported_value"))
         }
-    }
-
-    /// Name of the text in events.
-    fn text(self) -> &'static str {
-        match self {
-            Kind::Reasoning => "reasoning_text",
-            Kind::Message => "output_text",
-        }
-    }
-
-    fn part(self, text: &str) -> Value {
-        match self {
-            Kind::Reasoning => json!({ "type": "reasoning_text", "text": text }),
-            Kind::Message => {
-                json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
-            }
-        }
-    }
-
-    fn item(self, id: &str, text: &str, status: &str) -> Value {
-        let content = if status == "in_progress" { json!([]) } else { json!([self.part(text)]) };
-        match self {
-            Kind::Reasoning => json!({
-                "type": "reasoning", "id": id, "status": status, "summary": [], "content": content,
-            }),
-            Kind::Message => json!({
-                "type": "message", "id": id, "status": status, "role": "assistant", "content": content,
-            }),
-        }
+        None => Ok(asked.iter().any(|name| name == "message.output_text.logprobs")),
     }
 }
 
-/// The events of one response.
-struct Events {
-    /// The response so far, but for its output.
-    object: Value,
-    usage: Usage,
-    /// Items that are complete.
-    output: Vec<Value>,
-    open: Option<Open>,
-    sequence: usize,
-    ended: Option<Ended>,
-}
-
-/// The item being written.
-struct Open {
-    kind: Kind,
-    id: String,
-    text: String,
-}
-
-impl Events {
-    fn event(&mut self, name: &str, mut data: Value) -> Event {
-        data["type"] = name.into();
-        data["sequence_number"] = self.sequence.into();
-        self.sequence += 1;
-        Event::default().event(name).data(data.to_string())
-    }
-
-    /// An event about the open item's text.
-    fn about_text(&mut self, id: &str, name: &str, mut data: Value) -> Event {
-        data["item_id"] = id.into();
-        data["output_index"] = self.output.len().into();
-        data["content_index"] = 0.into();
-        self.event(name, data)
-    }
-
-    fn text(&mut self, kind: Kind, more: &str) -> Vec<Event> {
-        let mut events = Vec::new();
-        if self.open.as_ref().is_none_or(|open| open.kind != kind) {
-            events.extend(self.close("completed"));
-            events.extend(self.open(kind));
-        }
-        let Some(open) = &mut self.open else {
-            return events;
-        };
-        open.text.push_str(more);
-        let id = open.id.clone();
-        let mut delta = json!({ "delta": more });
-        if kind == Kind::Message {
-            delta["logprobs"] = json!([]);
-        }
-        events.push(self.about_text(&id, &format!("response.{}.delta", kind.text()), delta));
-        events
-    }
-
-    fn open(&mut self, kind: Kind) -> Vec<Event> {
-        let id = id(kind.prefix());
-        let item = kind.item(&id, "", "in_progress");
-        let index = self.output.len();
-        let added = self.event("response.output_item.added", json!({ "output_index": index, "item": item }));
-        let part = self.about_text(&id, "response.content_part.added", json!({ "part": kind.part("") }));
-        self.open = Some(Open { kind, id, text: String::new() });
-        vec![added, part]
-    }
-
-    fn close(&mut self, status: &str) -> Vec<Event> {
-        let Some(Open { kind, id, text }) = self.open.take() else {
-            return Vec::new();
-        };
-        let mut whole = json!({ "text": text });
-        if kind == Kind::Message {
-            whole["logprobs"] = json!([]);
-        }
-        let done = self.about_text(&id, &format!("response.{}.done", kind.text()), whole);
-        let part = self.about_text(&id, "response.content_part.done", json!({ "part": kind.part(&text) }));
-        let item = kind.item(&id, &text, status);
-        let index = self.output.len();
-        let over = self.event("response.output_item.done", json!({ "output_index": index, "item": item }));
-        self.output.push(item);
-        vec![done, part, over]
-    }
-
-    /// The whole response.
-    fn finished(&mut self, ended: &Ended) -> Value {
-        self.usage.add(0, ended);
-        let mut object = self.object.clone();
-        let cut = ended.finish_reason() == "length";
-        object["status"] = if cut { "incomplete" } else { "completed" }.into();
-        if cut {
-            object["incomplete_details"] = json!({ "reason": "max_output_tokens" });
-        }
-        object["output"] = self.output.clone().into();
-        object["usage"] = json!({
-            "input_tokens": self.usage.prompt,
-            "input_tokens_details": { "cached_tokens": self.usage.cached },
-            "output_tokens": self.usage.completion,
-            "output_tokens_details": { "reasoning_tokens": self.usage.reasoning },
-            "total_tokens": self.usage.prompt + self.usage.completion,
-            "shamrock": self.usage.extension(),
-        });
-        object
+fn format_shown(format: Option<&TextFormat>) -> Value {
+    match format {
+        None | Some(TextFormat::Text) => json!({ "type": "text" }),
+        Some(TextFormat::JsonObject) => json!({ "type": "json_object" }),
+        Some(TextFormat::JsonSchema { name, schema, description, .. }) => json!({
+            "type": "json_schema", "name": name, "schema": schema, "description": description, "strict": true,
+        }),
     }
 }
 
-impl Encode for Events {
-    fn begin(&mut self) -> Vec<Event> {
-        let response = json!({ "response": self.object });
-        vec![self.event("response.created", response.clone()), self.event("response.in_progress", response)]
-    }
-
-    fn update(&mut self, Update { what, .. }: Update) -> Vec<Event> {
-        match what {
-            What::Text { piece: Piece::Content(text), .. } => self.text(Kind::Message, &text),
-            What::Text { piece: Piece::Reasoning(text), .. } => self.text(Kind::Reasoning, &text),
-            What::Text { .. } => Vec::new(),
-            What::Pass(pass) => vec![self.event("shamrock", json!({ "shamrock": pass }))],
-            What::End(ended) => {
-                self.ended = Some(*ended);
-                Vec::new()
-            }
-        }
-    }
-
-    fn end(&mut self) -> Vec<Event> {
-        let Some(ended) = self.ended.take() else {
-            return self.error(ApiError::stopped());
-        };
-        let mut events = Vec::new();
-        if self.output.is_empty() && self.open.is_none() {
-            events.extend(self.open(Kind::Message));
-        }
-        let cut = ended.finish_reason() == "length";
-        events.extend(self.close(if cut { "incomplete" } else { "completed" }));
-        let response = json!({ "response": self.finished(&ended) });
-        let name = if cut { "response.incomplete" } else { "response.completed" };
-        events.push(self.event(name, response));
-        events
-    }
-
-    fn error(&mut self, error: ApiError) -> Vec<Event> {
-        let data = json!({ "code": error.code, "message": error.message, "param": error.param });
-        vec![self.event("error", data)]
-    }
+/// Tools as this API has them: the function lies one level higher than in templates.
+fn tools_shown(told: &Value) -> Value {
+    let lift = |tool: &Value| {
+        let mut tool = tool["function"].clone();
+        tool["type"] = "function".into();
+        tool["strict"] = tool.get("strict").cloned().unwrap_or_else(|| false.into());
+        tool
+    };
+    told.as_array().map(Vec::as_slice).unwrap_or_default().iter().map(lift).collect()
 }

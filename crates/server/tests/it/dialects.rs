@@ -3,12 +3,7 @@
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::support::{Reply, api};
-
-fn with(mut body: Value, more: Value) -> Value {
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
-}
+use crate::support::{Reply, api, with};
 
 /// Names and data of server-sent events, whose data must repeat the name.
 fn named(reply: &Reply) -> Vec<(String, Value)> {
@@ -80,7 +75,7 @@ async fn messages_end_at_stop_sequences_and_errors_have_their_shape() {
     assert_eq!(stopped["stop_sequence"], "156");
     assert!(!stopped["content"][0]["text"].as_str().unwrap().contains("156"));
     let cases = [
-        (json!({ "tools": [{ "name": "f" }] }), "tools"),
+        (json!({ "tools": [{ "name": "f" }] }), "tools[0]"),
         (json!({ "max_tokens": null }), "max_tokens"),
         (json!({ "stop_sequences": [""] }), "stop_sequences[0]"),
         (json!({ "messages": [{ "role": "system", "content": "x" }] }), "messages[0].role"),
@@ -143,7 +138,9 @@ async fn a_response_streams_as_the_items_it_has() {
         (json!({ "previous_response_id": "resp_1" }), "previous_response_id"),
         (json!({ "store": true }), "store"),
         (json!({ "reasoning": { "effort": "huge" } }), "reasoning.effort"),
-        (json!({ "input": [{ "type": "function_call" }] }), "input[0].type"),
+        (json!({ "input": [{ "type": "web_search_call" }] }), "input[0].type"),
+        (json!({ "input": [{ "type": "function_call" }] }), "input[0].call_id"),
+        (json!({ "include": ["file_search_call.results"] }), "include[0]"),
         (json!({ "input": [{ "role": "user", "content": "x", "mood": 1 }] }), "input[0].mood"),
     ] {
         let reply = api.post("/v1/responses", with(json!({ "input": "x" }), change)).await;

@@ -122,6 +122,26 @@ proptest! {
     }
 }
 
+/// Prompts of every length about three blocks' edges, each with its own tokens and as the beginning of
+/// the next, so that kept states end on and beside every edge.
+#[test]
+fn every_prompt_length_gives_the_answer_alone() {
+    let mut alone = ScriptedExecutor::new(11);
+    let (engine, _, _) = scripted(ScriptedExecutor::new(11), EngineOptions::default());
+    let ids: Vec<u32> = (0..60).map(|i| i * 7 % ScriptedExecutor::MASK).collect();
+    for mode in Mode::ALL {
+        for block in [1, 3, 8] {
+            let options = Options { max_tokens: 19, block_size: Some(block), ..Options::new(mode) };
+            for length in 1..=3 * 8 + 1 {
+                for prompt in [&ids[..length], &ids[60 - length..]] {
+                    let outcome = submit(&engine, prompt, &options).wait().unwrap();
+                    assert_eq!(outcome.tokens, cold(&mut alone, prompt, &options), "{mode} {block} {length}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn whoever_hangs_up_costs_no_further_pass() {
     let (engine, script, gate) = scripted(ScriptedExecutor::new(3), EngineOptions::default());

@@ -5,15 +5,10 @@ use axum::http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 use shamrock_server::EngineOptions;
 
-use crate::support::{api, api_with, post};
+use crate::support::{api, api_with, post, with};
 
 fn ask(question: &str) -> Value {
     json!({ "model": "clover-nano", "messages": [{ "role": "user", "content": question }] })
-}
-
-fn with(mut body: Value, more: Value) -> Value {
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
 }
 
 fn content(reply: &Value) -> &str {
@@ -149,8 +144,8 @@ async fn what_cannot_be_honoured_is_refused_by_name() {
     let api = api();
     let cases = [
         (json!({ "top_kk": 3 }), "top_kk"),
-        (json!({ "tools": [{ "type": "function" }] }), "tools"),
-        (json!({ "response_format": { "type": "json_object" } }), "response_format"),
+        (json!({ "tools": [{ "type": "function" }] }), "tools[0]"),
+        (json!({ "functions": [{ "name": "f" }] }), "functions"),
         (json!({ "top_logprobs": 3 }), "top_logprobs"),
         (json!({ "temperature": -1 }), "temperature"),
         (json!({ "temperature": "hot" }), "temperature"),

@@ -4,4 +4,5 @@ mod dialects;
 mod engine;
 mod faults;
 mod http;
+mod structured;
 mod support;

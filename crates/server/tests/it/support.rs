@@ -346,3 +346,9 @@ pub(crate) fn post(path: &str, body: impl Into<Body>) -> axum::http::Request<Bod
         .body(body.into())
         .unwrap()
 }
+
+/// An object with more fields.
+pub(crate) fn with(mut body: Value, more: Value) -> Value {
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
