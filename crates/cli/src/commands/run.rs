@@ -1,6 +1,7 @@
 //! `shamrock run`: one answer, or a chat.
 
 mod chat;
+mod form;
 
 use std::io::{IsTerminal, Read, stdin};
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use shamrock_generate::{Options, Session, SessionOptions};
+use shamrock_generate::{Grammar, Options, Session, SessionOptions};
 use shamrock_model::Executor;
 use shamrock_text::{Message, Piece, Prompt, Prompter, RenderOptions};
 
@@ -46,6 +47,8 @@ pub struct RunArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    form: form::FormArgs,
+    #[command(flatten)]
     generation: GenerationArgs,
     #[command(flatten)]
     engine: EngineArgs,
@@ -57,6 +60,8 @@ struct Runner {
     text: Prompter,
     session: Session,
     options: Options,
+    /// What answers are held to.
+    grammar: Option<Arc<dyn Grammar>>,
     stops: Vec<String>,
     interrupt: Arc<AtomicBool>,
     trace: Option<Trace>,
@@ -69,11 +74,13 @@ pub fn run(args: RunArgs) -> Result<()> {
     let model = engine::open(&path)?;
     let text = engine::text_side(&path, &model)?;
     let options = args.generation.options(&model.config)?;
+    let grammar = args.form.compile(&text, model.config.vocab_size)?;
     let mut runner = Runner {
         executor: args.engine.executor(model)?,
         text,
         session: Session::new(),
         options,
+        grammar,
         stops: args.generation.stops().to_vec(),
         interrupt: Arc::new(AtomicBool::new(false)),
         trace: args.generation.trace(&path)?,
@@ -144,6 +151,9 @@ impl Runner {
 
     fn answer(&mut self, prompt: &Prompt, show: &mut dyn FnMut(&Piece) -> Result<()>) -> Result<Answer> {
         self.options.checkpoints = prompt.stable.into_iter().collect();
+        if let Some(grammar) = &self.grammar {
+            self.options.constraint = Some(form::constraint(grammar, prompt, &self.text)?);
+        }
         let mut generator = Generator {
             executor: &mut *self.executor,
             tokenizer: self.text.tokenizer(),
