@@ -12,6 +12,7 @@ use crate::directory::Entry;
 use crate::encoding::{self, Encoding};
 use crate::envelope::Features;
 use crate::error::{Error, FormatError};
+use crate::hash::Hasher64;
 use crate::index::{Index, section};
 use crate::verify::{self, VerifyReport};
 
@@ -152,6 +153,17 @@ impl Container {
         }
         #[cfg(not(unix))]
         let _ = (map, hint, offset, len);
+    }
+
+    /// A number that names the contents: the hash of header, directory and vocabulary. The directory has
+    /// the hash of every payload, so no weight is read.
+    pub fn fingerprint(&self) -> u64 {
+        let (envelope, mut hasher) = (&self.index.envelope, Hasher64::new());
+        for range in [&envelope.header, &envelope.directory, &envelope.vocab] {
+            hasher.update(&(range.end - range.start).to_le_bytes());
+            hasher.update(section(self.bytes(), range));
+        }
+        hasher.finish()
     }
 
     /// Length of the file in bytes.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use shamrock_model::{Executor, SeqId, SnapshotId};
+use shamrock_model::{Executor, SeqId, SequenceState, SnapshotId};
 
 use crate::answer::{Answer, Plan};
 use crate::constraint::Guide;
@@ -220,6 +220,58 @@ impl Session {
         let seq = executor.open()?;
         self.sequence = Some(seq);
         if let Err(error) = executor.restore(snapshot, seq) {
+            self.drop_sequence(executor);
+            return Err(error.into());
+        }
+        self.committed.extend_from_slice(ids);
+        Ok(())
+    }
+
+    /// How many states [`save`](Session::save) hands out.
+    pub fn states(&self) -> usize {
+        self.checkpoints.len() + usize::from(!self.committed.is_empty())
+    }
+
+    /// Hands out every state the session holds with its ids, in the plain host form: checkpoints, least
+    /// recently used first, then what is committed.
+    ///
+    /// # Errors
+    /// The executor's, and those of `each`.
+    pub fn save<E: From<shamrock_model::Error>>(
+        &self,
+        executor: &mut dyn Executor,
+        mut each: impl FnMut(&[u32], &SequenceState) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        for checkpoint in &self.checkpoints {
+            each(&checkpoint.ids, &executor.export_snapshot(checkpoint.snapshot)?)?;
+        }
+        match self.sequence.filter(|_| !self.committed.is_empty()) {
+            Some(seq) => each(&self.committed, &executor.export(seq)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes back a state that [`save`](Session::save) has handed out, in the same order: the one before
+    /// becomes a checkpoint. On an executor that computes as the first one did, answers are those of the
+    /// session that was saved.
+    ///
+    /// # Errors
+    /// A state that is not this model's or does not fit the context; the session then has nothing
+    /// committed.
+    pub fn resume(&mut self, executor: &mut dyn Executor, ids: &[u32], state: &SequenceState) -> Result<()> {
+        let vocab = executor.config().vocab_size;
+        let foreign = ids.iter().any(|&id| id as usize >= vocab);
+        if state.len != ids.len() || foreign {
+            let problem = "its ids are not those of this model".to_owned();
+            return Err(shamrock_model::Error::State(problem).into());
+        }
+        if !self.committed.is_empty() {
+            self.checkpoint(executor);
+        }
+        self.drop_sequence(executor);
+        let seq = executor.open()?;
+        self.sequence = Some(seq);
+        if let Err(error) = executor.import(seq, state) {
             self.drop_sequence(executor);
             return Err(error.into());
         }

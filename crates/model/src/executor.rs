@@ -269,6 +269,22 @@ pub trait Executor: Send {
 
     /// Replaces a sequence's committed state; a lost sequence becomes usable again.
     fn import(&mut self, seq: SeqId, state: &SequenceState) -> Result<()>;
+
+    /// Copies a snapshot to the plain host form, through a sequence that is open only meanwhile.
+    fn export_snapshot(&mut self, snapshot: SnapshotId) -> Result<SequenceState> {
+        let seq = self.open()?;
+        let state = self.restore(snapshot, seq).and_then(|()| self.export(seq));
+        self.close(seq);
+        state
+    }
+
+    /// Keeps a state in the plain host form as a snapshot, through a sequence that is open only meanwhile.
+    fn import_snapshot(&mut self, state: &SequenceState) -> Result<SnapshotId> {
+        let seq = self.open()?;
+        let snapshot = self.import(seq, state).and_then(|()| self.snapshot(seq));
+        self.close(seq);
+        snapshot
+    }
 }
 
 /// Checks a batch of steps against a model and an executor's limits, before anything runs.

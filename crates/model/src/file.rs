@@ -53,6 +53,11 @@ impl ModelFile {
         self.weights.container()
     }
 
+    /// A number that names the file's contents, see [`Container::fingerprint`].
+    pub fn fingerprint(&self) -> u64 {
+        self.container().fingerprint()
+    }
+
     /// Bytes of the file's `tokenizer.json`; empty when it has none.
     pub fn tokenizer_json(&self) -> &[u8] {
         self.container().vocab()

@@ -8,6 +8,7 @@
 //! | [`shaping`] | penalties, forbidden ids and ramps: how a row of logits becomes a pick |
 //! | [`executor`] | the seam: two verbs, *preview* and *commit*, over explicit sequences |
 //! | [`sequences`] | the bookkeeping of sequences and snapshots that every executor holds |
+//! | [`state`], [`state_file`] | a committed state in the plain host form, and in a file |
 //! | [`math`] | small operators over rows that the executors on the host share |
 //! | [`mod@reference`] | the plain f32 executor that defines what every other one must compute |
 //!
@@ -23,6 +24,7 @@ pub mod routing;
 pub mod sequences;
 pub mod shaping;
 pub mod state;
+pub mod state_file;
 pub mod weights;
 
 pub use config::{Config, Controls, LayerKind};
@@ -32,4 +34,5 @@ pub use file::ModelFile;
 pub use sequences::{Sequence, Sequences};
 pub use shaping::{Pick, Shaping};
 pub use state::{LayerState, SequenceState};
+pub use state_file::{Origin, StateFileError, StateReader, StateWriter};
 pub use weights::Weights;

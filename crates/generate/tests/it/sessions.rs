@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use shamrock_generate::testing::ScriptedExecutor;
 use shamrock_generate::{Mode, Options, Session, SessionOptions};
-use shamrock_model::Executor;
+use shamrock_model::{Executor, Origin, SequenceState, StateReader, StateWriter};
 
 use crate::support::{assert_same, cold, options, prompts, quiet};
 
@@ -16,6 +16,8 @@ enum Turn {
     Edit(u8, Vec<u32>),
     /// Asks the same again.
     Retry,
+    /// Asks the same again after the program was ended and started.
+    Restart,
 }
 
 fn turns() -> impl Strategy<Value = Vec<(Turn, Options, Option<usize>, Option<usize>)>> {
@@ -23,6 +25,7 @@ fn turns() -> impl Strategy<Value = Vec<(Turn, Options, Option<usize>, Option<us
         prompts(12).prop_map(Turn::Continue),
         (any::<u8>(), prompts(12)).prop_map(|(keep, ids)| Turn::Edit(keep, ids)),
         Just(Turn::Retry),
+        Just(Turn::Restart),
     ];
     let stable = prop::option::of(0..40usize);
     let fails = prop::option::weighted(0.2, 0..6usize);
@@ -47,6 +50,14 @@ proptest! {
                     prompt = [&conversation[..keep], &ids].concat();
                 }
                 Turn::Retry => {}
+                Turn::Restart => {
+                    let cached = session.cached(&executor, &prompt, options.mode);
+                    let file = saved(&mut executor, &session);
+                    executor = ScriptedExecutor::new(seed).with_context(400);
+                    session = Session::with_options(SessionOptions { checkpoints });
+                    resume(&file, &mut executor, &mut session);
+                    prop_assert_eq!(session.cached(&executor, &prompt, options.mode), cached);
+                }
             }
             executor.fail_at(usize::MAX);
             let want = cold(&mut executor, &prompt, &options);
@@ -68,6 +79,48 @@ proptest! {
         prop_assert_eq!(executor.held(), (0, 0));
         prop_assert!(session.committed().is_empty());
     }
+}
+
+fn origin() -> Origin {
+    Origin { model: 1, engine: "scripted".into() }
+}
+
+/// A session as a file.
+fn saved(executor: &mut ScriptedExecutor, session: &Session) -> Vec<u8> {
+    let mut writer = StateWriter::new(Vec::new(), &origin(), b"", session.states() as u32).unwrap();
+    let push = |ids: &[u32], state: &SequenceState| {
+        writer.push(ids, state).unwrap();
+        Ok::<(), shamrock_model::Error>(())
+    };
+    session.save(executor, push).unwrap();
+    writer.into_inner()
+}
+
+fn resume(file: &[u8], executor: &mut ScriptedExecutor, session: &mut Session) {
+    let mut reader = StateReader::new(file, file.len() as u64).unwrap();
+    assert_eq!(*reader.origin(), origin());
+    while let Some((ids, state)) = reader.next(executor.config()).unwrap() {
+        session.resume(executor, &ids, &state).unwrap();
+    }
+}
+
+#[test]
+fn a_state_of_another_model_leaves_nothing_behind() {
+    let mut executor = ScriptedExecutor::new(2);
+    let mut session = Session::new();
+    let options = Options { max_tokens: 9, ..Options::new(Mode::Denoise) };
+    ask(&mut executor, &mut session, &[1, 2, 3], &options);
+    let state = executor.export(session.sequence().unwrap()).unwrap();
+    let ids = session.committed().to_vec();
+    let foreign: Vec<u32> = ids.iter().map(|id| id + 1_000_000).collect();
+    assert!(session.resume(&mut executor, &foreign, &state).is_err());
+    assert!(session.resume(&mut executor, &ids[1..], &state).is_err());
+    let short = SequenceState { layers: Vec::new(), ..state.clone() };
+    assert!(session.resume(&mut executor, &ids, &short).is_err());
+    assert!(session.committed().is_empty() && session.sequence().is_none());
+    let mut narrow = ScriptedExecutor::new(2).with_context(2);
+    assert!(Session::new().resume(&mut narrow, &ids, &state).is_err(), "longer than the context");
+    assert_eq!(narrow.held().0, 0);
 }
 
 fn ask(executor: &mut ScriptedExecutor, session: &mut Session, prompt: &[u32], options: &Options) -> usize {
