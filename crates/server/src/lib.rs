@@ -21,5 +21,5 @@ mod random;
 mod serve;
 
 pub use api::{App, ServerOptions};
-pub use engine::{Engine, EngineOptions, Health, Listener, Refusal, Request, Status};
+pub use engine::{Engine, EngineOptions, Health, Listener, Refusal, Request, SavedStates, Status};
 pub use serve::serve;

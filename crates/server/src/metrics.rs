@@ -69,9 +69,14 @@ impl Metrics {
         Metrics(Arc::new(handles))
     }
 
+    /// Puts what was measured into its buckets; until then every measurement takes memory.
+    pub(crate) fn upkeep(&self) {
+        self.0.exporter.run_upkeep();
+    }
+
     /// All metrics in the Prometheus text format.
     pub(crate) fn render(&self) -> String {
-        self.0.exporter.run_upkeep();
+        self.upkeep();
         self.0.exporter.render()
     }
 }

@@ -9,9 +9,14 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use crate::api::App;
+use crate::engine::Engine;
 
 /// Time for replies to reach their readers once the engine has stopped.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How often metrics are tidied up.
+const UPKEEP: Duration = Duration::from_secs(5);
+/// Time for kept states to get to the disk.
+const SAVING: Duration = Duration::from_secs(120);
 
 /// Serves until `shutdown` is ready, then takes no more requests, lets those that are there finish
 /// for at most `drain`, and ends.
@@ -49,7 +54,25 @@ pub async fn serve(
     let result = tokio::select! {
         result = server.into_future() => result,
         () = overdue => Ok(()),
+        () = tidy_up(&engine) => Ok(()),
     };
     engine.stop();
+    let saved = async {
+        while !engine.is_saved() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    if tokio::time::timeout(SAVING, saved).await.is_err() {
+        tracing::warn!("states of earlier prompts could not be saved in {} s", SAVING.as_secs());
+    }
     result
+}
+
+/// Keeps the metrics small, for ever.
+async fn tidy_up(engine: &Engine) {
+    let mut interval = tokio::time::interval(UPKEEP);
+    loop {
+        interval.tick().await;
+        engine.upkeep();
+    }
 }

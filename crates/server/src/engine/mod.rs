@@ -12,10 +12,12 @@
 mod batch;
 mod prefix;
 mod queue;
+mod saved;
 mod scheduler;
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shamrock_generate::{Event, Options, Outcome};
@@ -23,6 +25,7 @@ use shamrock_model::{Config, Executor, Limits};
 
 use crate::metrics::Metrics;
 use queue::{Queue, Queued};
+pub use saved::SavedStates;
 use scheduler::Scheduler;
 
 /// How the engine shares the executor.
@@ -40,6 +43,8 @@ pub struct EngineOptions {
     pub prefix_bytes: u64,
     /// A pass that lasts longer counts as stuck.
     pub stall_after: Duration,
+    /// Where the snapshots are kept while the server is down; none forgets them.
+    pub saved: Option<SavedStates>,
 }
 
 impl Default for EngineOptions {
@@ -50,6 +55,7 @@ impl Default for EngineOptions {
             chunk_rows: 128,
             prefix_bytes: 1 << 30,
             stall_after: Duration::from_secs(120),
+            saved: None,
         }
     }
 }
@@ -136,6 +142,8 @@ struct Handle {
     limits: Limits,
     backend: &'static str,
     metrics: Metrics,
+    /// Set at once; only where there is something to save.
+    saving: OnceLock<JoinHandle<()>>,
 }
 
 impl Engine {
@@ -158,10 +166,15 @@ impl Engine {
             limits,
             backend: executor.backend(),
             metrics: metrics.clone(),
+            saving: OnceLock::new(),
         };
-        std::thread::Builder::new()
+        let saves = options.saved.is_some();
+        let thread = std::thread::Builder::new()
             .name("engine".into())
             .spawn(move || Scheduler::new(executor, queue, options, metrics).run())?;
+        if saves {
+            let _ = handle.saving.set(thread);
+        }
         Ok(Engine(Arc::new(handle)))
     }
 
@@ -200,6 +213,11 @@ impl Engine {
         self.0.metrics.render()
     }
 
+    /// Tidies up the metrics, which somebody has to do now and then though nobody may ask for them.
+    pub(crate) fn upkeep(&self) {
+        self.0.metrics.upkeep();
+    }
+
     /// Takes no more requests; those it has go on.
     pub fn drain(&self) {
         self.0.queue.drain();
@@ -209,6 +227,11 @@ impl Engine {
     /// dropped.
     pub fn stop(&self) {
         self.0.queue.stop();
+    }
+
+    /// Whether nothing is left to be saved after [`stop`](Engine::stop).
+    pub fn is_saved(&self) -> bool {
+        self.0.saving.get().is_none_or(JoinHandle::is_finished)
     }
 }
 

@@ -43,6 +43,11 @@ impl PrefixCache {
         self.entries.len()
     }
 
+    /// What it holds, least recently used first.
+    pub(super) fn states(&self) -> impl Iterator<Item = (&[u32], SnapshotId)> {
+        self.entries.iter().map(|entry| (entry.ids.as_slice(), entry.snapshot))
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }

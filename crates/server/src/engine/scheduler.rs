@@ -66,6 +66,10 @@ impl Scheduler {
     pub(super) fn run(mut self) {
         // However this ends, nobody may go on waiting for it.
         let _stop = StopOnDrop(self.queue.clone());
+        let saved = self.options.saved.take();
+        if let Some(saved) = &saved {
+            saved.load(&mut *self.executor, &mut self.prefixes);
+        }
         while self.admit() {
             self.dismiss();
             if !self.active.is_empty() {
@@ -75,6 +79,9 @@ impl Scheduler {
         }
         for mut active in self.active.drain(..) {
             active.session.close(&mut *self.executor);
+        }
+        if let Some(saved) = &saved {
+            saved.save(&mut *self.executor, &self.prefixes);
         }
         self.prefixes.clear(&mut *self.executor);
     }

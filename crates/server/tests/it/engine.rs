@@ -5,7 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use shamrock_generate::testing::ScriptedExecutor;
 use shamrock_generate::{Accept, Error, Mode, Options, Sampling};
-use shamrock_server::{EngineOptions, Refusal, Status};
+use shamrock_model::Origin;
+use shamrock_server::{Engine, EngineOptions, Refusal, SavedStates, Status};
 
 use crate::support::{cold, eventually, metric, request, scripted, submit};
 
@@ -247,4 +248,43 @@ fn the_third_prompt_of_a_kind_finds_all_that_they_share() {
         })
         .collect();
     assert_eq!(cached, [0, 0, 30]);
+}
+
+/// Ends an engine and waits until its states are on the disk.
+fn ended(engine: Engine) {
+    engine.stop();
+    eventually("the states are saved", || engine.is_saved());
+}
+
+#[test]
+fn kept_states_survive_a_restart_and_those_of_others_are_not_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = |who: &str| {
+        let origin = Origin { model: 1, engine: who.into() };
+        let saved = Some(SavedStates { path: dir.path().join("states"), origin });
+        scripted(ScriptedExecutor::new(5), EngineOptions { saved, ..EngineOptions::default() }).0
+    };
+    let options = Options { max_tokens: 20, ..Options::new(Mode::Denoise) };
+    let prompt: Vec<u32> = (0..30).map(|i| i % ScriptedExecutor::MASK).collect();
+    let engine = start("scripted");
+    let first = submit(&engine, &prompt, &options).wait().unwrap();
+    ended(engine);
+
+    let next = [&prompt[..], &first.tokens, &[7, 8, 9]].concat();
+    let want = cold(&mut ScriptedExecutor::new(5), &next, &options);
+    for (who, cached) in [("another", false), ("another", true), ("scripted", false)] {
+        let engine = start(who);
+        let got = submit(&engine, &next, &options).wait().unwrap();
+        assert_eq!(got.tokens, want);
+        assert_eq!(got.stats.cached_tokens >= prompt.len(), cached, "{who}");
+        ended(engine);
+    }
+    // Damage costs time, never a wrong answer.
+    let mut file = std::fs::read(dir.path().join("states")).unwrap();
+    let last = file.len() - 9;
+    file[last] ^= 1;
+    std::fs::write(dir.path().join("states"), file).unwrap();
+    let engine = start("scripted");
+    assert_eq!(submit(&engine, &next, &options).wait().unwrap().tokens, want);
+    ended(engine);
 }
