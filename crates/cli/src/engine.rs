@@ -1,6 +1,6 @@
 //! Opening a model: the file, the executor that runs it, and the text side that goes with it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -11,6 +11,7 @@ use shamrock_model::reference::{ReferenceExecutor, ReferenceOptions};
 use shamrock_model::{Executor, ModelFile};
 use shamrock_text::{ChatTemplate, Prompter, Tokenizer};
 
+use crate::folders;
 use crate::output::bytes;
 
 /// Where passes run.
@@ -52,7 +53,7 @@ pub enum Storage {
 #[derive(Args, Clone, Debug)]
 pub struct EngineArgs {
     /// Where passes run
-    #[arg(long, value_enum, default_value = "auto", help_heading = "Engine")]
+    #[arg(long, value_enum, default_value = "auto", env = "SHAMROCK_BACKEND", help_heading = "Engine")]
     pub backend: Backend,
     /// Arithmetic of quantised matrices; the reference always computes in f32
     #[arg(long, value_enum, default_value = "int8", help_heading = "Engine")]
@@ -62,7 +63,13 @@ pub struct EngineArgs {
     #[arg(long, value_enum, help_heading = "Engine")]
     pub kv: Option<Storage>,
     /// Worker threads; more than cores are no use and count as cores [default: one per physical core]
-    #[arg(long, value_name = "N", help_heading = "Engine", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(
+        long,
+        value_name = "N",
+        env = "SHAMROCK_THREADS",
+        help_heading = "Engine",
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
     pub threads: Option<u16>,
     /// Memory for weights on the CPU, like 12G: experts beyond it are fetched when they are needed
     /// [default: what is free, if that is less than the weights]
@@ -146,7 +153,7 @@ impl EngineArgs {
             precision,
             kv,
             max_context: self.max_context(),
-            kernel_cache: kernel_cache(),
+            kernel_cache: folders::cache().map(|cache| cache.join("kernels")),
             profile: self.profile,
         };
         Ok(Box::new(CudaExecutor::new(model, &options)?))
@@ -223,13 +230,6 @@ fn parse_bytes(text: &str) -> std::result::Result<u64, String> {
     }
 }
 
-/// Where compiled kernels are kept, by the platform's convention.
-fn kernel_cache() -> Option<PathBuf> {
-    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
-    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
-    Some(base.join("shamrock").join("kernels"))
-}
-
 /// Opens a model file with a path in every message.
 pub fn open(path: &Path) -> Result<ModelFile> {
     if path.is_dir() {
@@ -256,20 +256,4 @@ pub fn text_side(path: &Path, model: &ModelFile) -> Result<Prompter> {
         .transpose()
         .with_context(|| format!("{}: chat template", path.display()))?;
     Ok(Prompter::new(tokenizer, template))
-}
-
-/// The model named on the command line, or the one that comes with the repository.
-pub fn path_or_default(path: Option<PathBuf>) -> Result<PathBuf> {
-    const DEFAULT: &str = "models/clover-nano.cmf";
-    if let Some(path) = path {
-        return Ok(path);
-    }
-    let beside_binary = std::env::current_exe()
-        .ok()
-        .into_iter()
-        .flat_map(|exe| exe.ancestors().skip(1).map(|dir| dir.join(DEFAULT)).collect::<Vec<_>>());
-    std::iter::once(PathBuf::from(DEFAULT))
-        .chain(beside_binary)
-        .find(|candidate| candidate.is_file())
-        .with_context(|| format!("no model given and {DEFAULT} is not here: name a model file"))
 }

@@ -3,16 +3,23 @@
 #![allow(unreachable_pub, reason = "a binary has no outside: pub marks what its modules share")]
 
 mod commands;
+mod config_file;
 mod engine;
+mod folders;
 mod generation;
+mod hub;
 mod interrupt;
+mod locate;
 mod output;
 
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use config_file::ConfigFile;
 
 #[derive(Parser)]
 #[command(name = "shamrock", version, about, max_term_width = 100)]
@@ -20,6 +27,10 @@ struct Cli {
     /// Log more to standard error (-v, -vv)
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     verbose: u8,
+    /// Configuration file, in TOML, for what neither flags nor the environment say
+    /// [default: ~/.config/shamrock/config.toml]
+    #[arg(long, value_name = "FILE", env = "SHAMROCK_CONFIG", global = true)]
+    config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -36,6 +47,8 @@ enum Command {
     Quantize(commands::quantize::QuantizeArgs),
     /// Write a random model of any geometry
     Synth(commands::synth::SynthArgs),
+    /// Download a model from a hub
+    Pull(commands::pull::PullArgs),
     /// Show what is in a model file and the memory it needs
     Info(commands::info::InfoArgs),
     /// Check every hash of a model file
@@ -48,10 +61,20 @@ enum Command {
     Bench(commands::bench::BenchArgs),
     /// Run held-out tasks and count right answers
     Eval(commands::eval::EvalArgs),
+    /// Print a script that completes commands and flags in a shell
+    Completions(commands::completions::CompletionsArgs),
+    /// Print the manual page
+    Man(commands::man::ManArgs),
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            output::noteln(&format!("error: {error:#}"));
+            return ExitCode::FAILURE;
+        }
+    };
     let level = ["warn", "info", "debug"][usize::from(cli.verbose.min(2))];
     tracing_subscriber::fmt().with_env_filter(level).with_writer(io::stderr).without_time().init();
     match dispatch(cli.command) {
@@ -64,6 +87,17 @@ fn main() -> ExitCode {
     }
 }
 
+/// The command line, completed by the configuration file. A wrong command line ends the program here.
+fn parse() -> Result<Cli> {
+    let given = Cli::command().get_matches();
+    let named = given.get_one::<PathBuf>("config").map(PathBuf::as_path);
+    let matches = match ConfigFile::read(named)? {
+        Some(file) => file.complete(Cli::command(), &given)?.get_matches(),
+        None => given,
+    };
+    Ok(Cli::from_arg_matches(&matches)?)
+}
+
 fn dispatch(command: Command) -> Result<()> {
     match command {
         Command::Run(args) => commands::run::run(args),
@@ -71,12 +105,15 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Convert(args) => commands::convert::run(args),
         Command::Quantize(args) => commands::quantize::run(args),
         Command::Synth(args) => commands::synth::run(args),
+        Command::Pull(args) => commands::pull::run(args),
         Command::Info(args) => commands::info::run(args),
         Command::Verify(args) => commands::verify::run(args),
         Command::Ppl(args) => commands::ppl::run(args),
         Command::Logits(args) => commands::logits::run(args),
         Command::Bench(args) => commands::bench::run(args),
         Command::Eval(args) => commands::eval::run(args),
+        Command::Completions(args) => commands::completions::run(args, Cli::command()),
+        Command::Man(args) => commands::man::run(args, Cli::command()),
     }
 }
 

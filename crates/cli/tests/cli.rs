@@ -10,6 +10,7 @@ use shamrock_testkit::{Expected, assert_close, fixture, ids, json};
 fn shamrock(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_shamrock"))
         .args(args)
+        .env("SHAMROCK_CONFIG", "/dev/null")
         .stdin(Stdio::null())
         .output()
         .expect("the program starts")

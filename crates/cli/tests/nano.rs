@@ -12,6 +12,7 @@ const TASKS: f64 = 26.0;
 fn eval(backend: &str, mode: &str) -> Value {
     let model = root().join("models/clover-nano.cmf");
     let output = Command::new(env!("CARGO_BIN_EXE_shamrock"))
+        .env("SHAMROCK_CONFIG", "/dev/null")
         .arg("eval")
         .arg(model)
         .args(["--backend", backend, "--mode", mode, "--limit", &TASKS.to_string(), "--json"])
@@ -26,6 +27,7 @@ fn answers(backend: &str, mode: &str) -> Vec<u64> {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let trace = dir.path().join("trace.jsonl");
     let output = Command::new(env!("CARGO_BIN_EXE_shamrock"))
+        .env("SHAMROCK_CONFIG", "/dev/null")
         .args(["eval", "--backend", backend, "--mode", mode, "--limit", "16", "--trace"])
         .arg(&trace)
         .arg(root().join("models/clover-nano.cmf"))

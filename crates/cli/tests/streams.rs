@@ -9,7 +9,7 @@ use shamrock_testkit::fixture;
 
 fn shamrock(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shamrock"));
-    command.args(args).stdin(Stdio::null());
+    command.args(args).env("SHAMROCK_CONFIG", "/dev/null").stdin(Stdio::null());
     command
 }
 

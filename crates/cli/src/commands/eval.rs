@@ -13,6 +13,7 @@ use shamrock_text::{Message, Prompter, RenderOptions};
 
 use crate::engine::{self, EngineArgs};
 use crate::generation::{GenerationArgs, Generator, ratio};
+use crate::locate::ModelArgs;
 use crate::output::{count_bar, println};
 
 /// Longest answer when `--max-tokens` does not say: no task needs half of it.
@@ -21,8 +22,8 @@ const MAX_TOKENS: usize = 512;
 /// Arguments of `eval`.
 #[derive(Args)]
 pub struct EvalArgs {
-    /// Model file [default: models/clover-nano.cmf]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Tasks, one JSON object a line [default: MODEL with .eval.jsonl in place of its extension]
     #[arg(long, value_name = "FILE")]
     tasks: Option<PathBuf>,
@@ -134,7 +135,7 @@ impl Tally {
 
 /// Runs the command.
 pub fn run(args: EvalArgs) -> Result<()> {
-    let path = engine::path_or_default(args.model)?;
+    let path = args.model.path()?;
     let tasks =
         spread(read_tasks(&args.tasks.unwrap_or_else(|| path.with_extension("eval.jsonl")))?, args.limit);
     let model = engine::open(&path)?;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
@@ -10,13 +9,14 @@ use serde_json::{Value, json};
 use shamrock_model::{LayerKind, ModelFile};
 
 use crate::engine;
+use crate::locate::ModelArgs;
 use crate::output::{bytes, print};
 
 /// Arguments of `info`.
 #[derive(Args)]
 pub struct InfoArgs {
-    /// Model file [default: models/clover-nano.cmf]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Context length to forecast memory for
     #[arg(long, value_name = "N", default_value_t = 4096)]
     ctx: u32,
@@ -42,7 +42,7 @@ struct Facts {
 
 /// Runs the command.
 pub fn run(args: InfoArgs) -> Result<()> {
-    let path = engine::path_or_default(args.model)?;
+    let path = args.model.path()?;
     let model = engine::open(&path)?;
     if args.tokenizer {
         return print(model.tokenizer_json());

@@ -8,12 +8,13 @@ use safetensors::tensor::{Dtype, TensorView};
 use shamrock_model::{Score, Scored, Step};
 
 use crate::engine::{self, EngineArgs};
+use crate::locate;
 use crate::output::println;
 
 /// Arguments of `logits`.
 #[derive(Args)]
 pub struct LogitsArgs {
-    /// Model file
+    /// Model file, or OWNER/REPO[:FILE] of a pulled model
     model: PathBuf,
     /// Token ids to commit, comma-separated
     #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
@@ -36,7 +37,7 @@ pub fn run(args: LogitsArgs) -> Result<()> {
         "{}: is there and is no file; give the name of a file",
         args.out.display()
     );
-    let mut executor = args.engine.executor(engine::open(&args.model)?)?;
+    let mut executor = args.engine.executor(engine::open(&locate::find(&args.model)?)?)?;
     let seq = executor.open()?;
     let mut causal = Vec::new();
     for chunk in args.prompt_ids.chunks(executor.limits().max_rows) {

@@ -2,11 +2,14 @@
 
 mod advise;
 pub mod bench;
+pub mod completions;
 pub mod convert;
 pub mod eval;
 pub mod info;
 pub mod logits;
+pub mod man;
 pub mod ppl;
+pub mod pull;
 pub mod quantize;
 pub mod run;
 pub mod serve;

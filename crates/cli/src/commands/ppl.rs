@@ -9,6 +9,7 @@ use serde_json::json;
 use shamrock_model::{Score, Step};
 
 use crate::engine::{self, EngineArgs};
+use crate::locate;
 use crate::output::{count_bar, println};
 
 /// Rows scored per pass: bounds the logits held at once.
@@ -17,7 +18,7 @@ const ROWS: usize = 64;
 /// Arguments of `ppl`.
 #[derive(Args)]
 pub struct PplArgs {
-    /// Model file
+    /// Model file, or OWNER/REPO[:FILE] of a pulled model
     model: PathBuf,
     /// Text file, UTF-8
     text: PathBuf,
@@ -38,8 +39,9 @@ pub struct PplArgs {
 pub fn run(args: PplArgs) -> Result<()> {
     let text =
         std::fs::read_to_string(&args.text).with_context(|| format!("reading {}", args.text.display()))?;
-    let model = engine::open(&args.model)?;
-    let side = engine::text_side(&args.model, &model)?;
+    let path = locate::find(&args.model)?;
+    let model = engine::open(&path)?;
+    let side = engine::text_side(&path, &model)?;
     let mut ids = side.tokenizer().encode(&text)?;
     ids.truncate(args.limit.unwrap_or(usize::MAX));
     ensure!(ids.len() >= 2, "{}: at least two tokens are needed", args.text.display());

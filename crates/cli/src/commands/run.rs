@@ -4,7 +4,6 @@ mod chat;
 mod form;
 
 use std::io::{IsTerminal, Read, stdin};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -17,6 +16,7 @@ use shamrock_text::{Message, Piece, Prompt, Prompter, RenderOptions};
 
 use crate::engine::{self, EngineArgs};
 use crate::generation::{Answer, GenerationArgs, Generator, Trace};
+use crate::locate::ModelArgs;
 use crate::output;
 
 /// Whether to ask the model for reasoning.
@@ -29,8 +29,8 @@ enum Thinking {
 /// Arguments of `run`.
 #[derive(Args)]
 pub struct RunArgs {
-    /// Model file [default: models/clover-nano.cmf]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Answer this prompt and end; `-` or a piped standard input is read as the prompt
     #[arg(short, long, value_name = "TEXT")]
     prompt: Option<String>,
@@ -70,7 +70,7 @@ struct Runner {
 
 /// Runs the command.
 pub fn run(args: RunArgs) -> Result<()> {
-    let path = engine::path_or_default(args.model)?;
+    let path = args.model.path()?;
     let model = engine::open(&path)?;
     let text = engine::text_side(&path, &model)?;
     let options = args.generation.options(&model.config)?;

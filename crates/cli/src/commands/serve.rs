@@ -14,24 +14,25 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::engine::{self, EngineArgs};
+use crate::locate::ModelArgs;
 use crate::output::noteln;
 
 /// Arguments of `serve`.
 #[derive(Args)]
 pub struct ServeArgs {
-    /// Model file [default: models/clover-nano.cmf]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Address to listen on; anything but a loopback address can be reached from outside
-    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    #[arg(long, value_name = "ADDRESS", env = "SHAMROCK_HOST", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     host: IpAddr,
     /// Port to listen on; 0 takes a free one
-    #[arg(long, value_name = "N", default_value_t = 8080)]
+    #[arg(long, value_name = "N", env = "SHAMROCK_PORT", default_value_t = 8080)]
     port: u16,
     /// Name of the model in the API [default: the file's name without its ending]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// File with the key that requests must bring
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "SHAMROCK_API_KEY_FILE")]
     api_key_file: Option<PathBuf>,
     /// Origin whose pages may use the API, such as `https://example.org`, or `*`; may be repeated
     #[arg(long, value_name = "ORIGIN")]
@@ -105,7 +106,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 
 /// Runs the command.
 pub fn run(args: ServeArgs) -> Result<()> {
-    let path = engine::path_or_default(args.model)?;
+    let path = args.model.path()?;
     let model = engine::open(&path)?;
     let prompter = engine::text_side(&path, &model)?;
     let name = args.name.unwrap_or_else(|| model_name(&path));
@@ -120,6 +121,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
         chunk_rows: args.chunk_rows,
         prefix_bytes: args.prefix_cache.saturating_mul(1 << 20),
         stall_after: Duration::from_secs(args.stall),
+        saved: None,
     };
     let open = options.api_key.is_none() && !args.host.is_loopback();
     let engine =

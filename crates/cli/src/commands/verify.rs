@@ -7,37 +7,39 @@ use clap::Args;
 use shamrock_cmf::Container;
 use shamrock_model::ModelFile;
 
+use crate::locate;
 use crate::output::{byte_bar, bytes, noteln, println};
 
 /// Arguments of `verify`.
 #[derive(Args)]
 pub struct VerifyArgs {
-    /// Model file
+    /// Model file, or OWNER/REPO[:FILE] of a pulled model
     model: PathBuf,
 }
 
 /// Runs the command.
 pub fn run(args: VerifyArgs) -> Result<()> {
-    let container = std::sync::Arc::new(Container::open(&args.model)?);
+    let path = locate::find(&args.model)?;
+    let container = std::sync::Arc::new(Container::open(&path)?);
     let bar = byte_bar(container.file_len(), "verifying");
     let report = container.verify(&mut |done| bar.set_position(done))?;
     bar.finish_and_clear();
     for problem in &report.problems {
-        println(&format!("{}: {problem}", args.model.display()))?;
+        println(&format!("{}: {problem}", path.display()))?;
     }
     if !report.is_clean() {
         let count = report.problems.len();
-        bail!("{}: {count} hashes do not match; fetch or convert the file again", args.model.display());
+        bail!("{}: {count} hashes do not match; fetch or convert the file again", path.display());
     }
     if !report.unhashed.is_empty() {
         let names = report.unhashed.join(", ");
-        noteln(&format!("warning: {}: no hash for {names}", args.model.display()));
+        noteln(&format!("warning: {}: no hash for {names}", path.display()));
     }
     let tensors = container.tensors().len();
     ModelFile::from_container(container.clone())?;
     println(&format!(
         "{}: {tensors} tensors, {}, all hashes match",
-        args.model.display(),
+        path.display(),
         bytes(container.file_len())
     ))
 }

@@ -3,7 +3,6 @@
 
 mod floor;
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -17,14 +16,15 @@ use shamrock_model::{
 
 use super::advise;
 use crate::engine::{self, EngineArgs};
+use crate::locate::ModelArgs;
 use crate::output::{bytes, println};
 use floor::{Cost, Floor};
 
 /// Arguments of `bench`.
 #[derive(Args)]
 pub struct BenchArgs {
-    /// Model file [default: models/clover-nano.cmf]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Rows of the previews
     #[arg(long, value_delimiter = ',', value_name = "N,N", default_value = "1,8,32", value_parser = clap::value_parser!(u32).range(1..))]
     rows: Vec<u32>,
@@ -71,7 +71,7 @@ struct Measured {
 
 /// Runs the command.
 pub fn run(args: BenchArgs) -> Result<()> {
-    let path = engine::path_or_default(args.model.clone())?;
+    let path = args.model.path()?;
     let model = engine::open(&path)?;
     let mut executor = args.engine.executor(model.clone())?;
     if args.advise {
