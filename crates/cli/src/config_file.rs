@@ -339,7 +339,7 @@ mod tests {
             ("# a comment\nthreads = 'two'\n", "c.toml:2: `threads`: invalid value 'two'"),
             ("threads = 0\n", "c.toml:1: `threads`: invalid value '0'"),
             ("threads = [1, 2]\n", "c.toml:1: `threads`: expected one value"),
-            ("backend = 'tpu'\n", "[possible values: auto, cuda, cpu, reference]"),
+            ("backend = 'tpu'\n", "[possible values: auto, "),
             ("ctx = 1979-05-27\n", "c.toml:1: `ctx`: expected a text"),
             ("mode = denoise\n", "c.toml:1: "),
             // Also for commands that do not run now.

@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use shamrock_cpu::{CpuExecutor, CpuOptions, Memory, Precision, available_memory};
 use shamrock_cuda::{CudaExecutor, CudaOptions};
 use shamrock_metal::MetalOptions;
 use shamrock_model::reference::{ReferenceExecutor, ReferenceOptions};
-use shamrock_model::{Executor, ModelFile};
+use shamrock_model::{Executor, ModelFile, Origin};
 use shamrock_text::{ChatTemplate, Prompter, Tokenizer};
 
 use crate::folders;
@@ -137,6 +138,15 @@ impl EngineArgs {
             profile: self.profile,
         };
         Ok(shamrock_metal::open(model, &options)?)
+    }
+
+    /// What states that an executor of these flags makes depend on, to the last bit.
+    pub fn origin(&self, model: u64, executor: &dyn Executor) -> Origin {
+        let name = |value: Option<PossibleValue>| value.map(|v| v.get_name().to_owned()).unwrap_or_default();
+        let (precision, kv) = (self.precision.to_possible_value(), self.storage().to_possible_value());
+        let version = env!("CARGO_PKG_VERSION");
+        let engine = format!("shamrock {version} {} {} {}", executor.backend(), name(precision), name(kv));
+        Origin { model, engine }
     }
 
     fn cuda(&self, model: ModelFile) -> Result<Box<dyn Executor>> {

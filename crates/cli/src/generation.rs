@@ -164,6 +164,23 @@ pub struct Answer {
     pub stop_string: bool,
 }
 
+/// Who sees an answer being made. A function of pieces is one.
+pub trait Audience {
+    /// A piece of text is final.
+    fn piece(&mut self, piece: &Piece) -> Result<()>;
+
+    /// Something happened; `Break` ends the answer there.
+    fn event(&mut self, _event: &Event<'_>) -> Result<ControlFlow<()>> {
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+impl<F: FnMut(&Piece) -> Result<()>> Audience for F {
+    fn piece(&mut self, piece: &Piece) -> Result<()> {
+        self(piece)
+    }
+}
+
 /// What an answer is made with.
 pub struct Generator<'a> {
     /// Where passes run.
@@ -179,28 +196,28 @@ pub struct Generator<'a> {
 }
 
 impl Generator<'_> {
-    /// Answers a prompt; `show` gets every piece of text as soon as it is final. `in_reasoning`
-    /// says that the prompt has opened the reasoning.
+    /// Answers a prompt before an audience. `in_reasoning` says that the prompt has opened the
+    /// reasoning.
     pub fn answer(
         &mut self,
         prompt: &[u32],
         options: &Options,
         stops: &[String],
         in_reasoning: bool,
-        show: &mut dyn FnMut(&Piece) -> Result<()>,
+        audience: &mut dyn Audience,
     ) -> Result<Answer> {
         let mut stream = AnswerStream::new(self.tokenizer.clone(), stops, in_reasoning);
         let (mut content, mut reasoning) = (String::new(), String::new());
         let mut stop_string = false;
         let mut failure = None;
-        let mut take = |pieces: Vec<Piece>| -> Result<()> {
+        let mut take = |pieces: Vec<Piece>, audience: &mut dyn Audience| -> Result<()> {
             for piece in &pieces {
                 match piece {
                     Piece::Content(text) => content.push_str(text),
                     Piece::Reasoning(text) => reasoning.push_str(text),
                     _ => {}
                 }
-                show(piece)?;
+                audience.piece(piece)?;
             }
             Ok(())
         };
@@ -209,12 +226,13 @@ impl Generator<'_> {
             if let Some(trace) = trace {
                 trace.write(&event)?;
             }
+            let seen = audience.event(&event)?;
             if let Event::Token { id, .. } = event {
                 let part = stream.push(id)?;
                 stop_string |= part.stopped.is_some();
-                take(part.pieces)?;
+                take(part.pieces, audience)?;
             }
-            let end = stop_string || interrupt.load(Ordering::Relaxed);
+            let end = stop_string || seen.is_break() || interrupt.load(Ordering::Relaxed);
             Ok(if end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         };
         let outcome = self.session.generate(self.executor, prompt, options, &mut |event| {
@@ -226,7 +244,7 @@ impl Generator<'_> {
         if let Some(error) = failure {
             return Err(error);
         }
-        take(stream.finish())?;
+        take(stream.finish(), audience)?;
         if let Some(trace) = &mut self.trace {
             trace.flush()?;
         }
@@ -243,6 +261,16 @@ impl Answer {
             Finish::Length => "length",
             Finish::Context => "context",
             Finish::Cancelled => "interrupted",
+        }
+    }
+
+    /// How the answer ended, if not by itself.
+    pub fn ending(&self) -> &'static str {
+        match self.finish() {
+            "length" => "ended at the token limit",
+            "context" => "ended by a full context",
+            "interrupted" => "interrupted",
+            _ => "",
         }
     }
 
@@ -263,13 +291,10 @@ impl Answer {
         if stats.cached_tokens > 0 {
             line += &format!(", {} of {} prompt tokens cached", stats.cached_tokens, stats.prompt_tokens);
         }
-        line += match self.finish() {
-            "length" => ", ended at the token limit",
-            "context" => ", ended by a full context",
-            "interrupted" => ", interrupted",
-            _ => "",
-        };
-        line
+        match self.ending() {
+            "" => line,
+            ending => line + ", " + ending,
+        }
     }
 }
 

@@ -11,6 +11,8 @@ mod hub;
 mod interrupt;
 mod locate;
 mod output;
+mod session_file;
+mod watch;
 
 use std::io;
 use std::path::PathBuf;

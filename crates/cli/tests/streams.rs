@@ -60,6 +60,12 @@ fn reasoning_answer_and_figures_have_lines_of_their_own() {
 }
 
 #[test]
+fn watching_wants_a_terminal() {
+    let told = refused(&["run", &small(), "-p", "x", "--watch"]);
+    assert!(told.contains("--watch draws on the terminal") && told.contains("--trace"), "{told}");
+}
+
+#[test]
 fn what_is_no_file_is_neither_read_nor_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let folder = directory.path().display().to_string();

@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::json;
 use shamrock_generate::{Session, SessionOptions};
-use shamrock_text::{Message, Prompter, RenderOptions};
+use shamrock_text::{Message, Piece, Prompter, RenderOptions};
 
 use crate::engine::{self, EngineArgs};
 use crate::generation::{GenerationArgs, Generator, ratio};
@@ -159,7 +159,9 @@ pub fn run(args: EvalArgs) -> Result<()> {
             trace: trace.as_mut(),
         };
         let answer = generator
-            .answer(&prompt.ids, &options, args.generation.stops(), prompt.in_reasoning, &mut |_| Ok(()))
+            .answer(&prompt.ids, &options, args.generation.stops(), prompt.in_reasoning, &mut |_: &Piece| {
+                Ok(())
+            })
             .with_context(|| format!("task {}", task.id))?;
         session.close(&mut *executor);
         let right = task.accepts(&answer.content);

@@ -4,6 +4,7 @@ mod chat;
 mod form;
 
 use std::io::{IsTerminal, Read, stdin};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -15,9 +16,12 @@ use shamrock_model::Executor;
 use shamrock_text::{Message, Piece, Prompt, Prompter, RenderOptions};
 
 use crate::engine::{self, EngineArgs};
-use crate::generation::{Answer, GenerationArgs, Generator, Trace};
+use crate::generation::{Answer, Audience, GenerationArgs, Generator, Trace};
+use crate::interrupt;
 use crate::locate::ModelArgs;
 use crate::output;
+use crate::session_file::SessionFile;
+use crate::watch::Watch;
 
 /// Whether to ask the model for reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -46,6 +50,12 @@ pub struct RunArgs {
     /// Print one JSON object when the answer is done (needs a prompt)
     #[arg(long)]
     json: bool,
+    /// Watch every block being resolved, on the terminal; afterwards go through its passes
+    #[arg(long)]
+    watch: bool,
+    /// Go on with the conversation in this file, which need not exist, and keep it there
+    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
+    session: Option<PathBuf>,
     #[command(flatten)]
     form: form::FormArgs,
     #[command(flatten)]
@@ -66,19 +76,31 @@ struct Runner {
     interrupt: Arc<AtomicBool>,
     trace: Option<Trace>,
     render: RenderOptions,
+    /// Draw the answer while it is being made.
+    watch: bool,
+    /// What the view is headed with.
+    title: String,
+    saved: Option<SessionFile>,
 }
 
 /// Runs the command.
 pub fn run(args: RunArgs) -> Result<()> {
+    if args.watch {
+        Watch::check_terminal()?;
+    }
     let path = args.model.path()?;
     let model = engine::open(&path)?;
     let text = engine::text_side(&path, &model)?;
     let options = args.generation.options(&model.config)?;
     let grammar = args.form.compile(&text, model.config.vocab_size)?;
+    let fingerprint = model.fingerprint();
+    let executor = args.engine.executor(model)?;
+    let origin = args.engine.origin(fingerprint, &*executor);
     let mut runner = Runner {
-        executor: args.engine.executor(model)?,
+        executor,
         text,
         session: Session::new(),
+        title: format!("{} · {}", path.display(), options.mode),
         options,
         grammar,
         stops: args.generation.stops().to_vec(),
@@ -88,24 +110,32 @@ pub fn run(args: RunArgs) -> Result<()> {
             enable_thinking: args.thinking.map(|t| t == Thinking::On),
             ..RenderOptions::default()
         },
+        watch: args.watch,
+        saved: args.session.map(|path| SessionFile::new(path, origin)),
     };
-    let system = args.system.map(|text| Message::new("system", text));
+    let mut messages = runner.begin(args.system)?;
     match prompt_text(args.prompt)? {
         Some(prompt) => {
-            // No second turn will come, so the prompt need not stop at a checkpoint.
-            runner.session = Session::with_options(SessionOptions { checkpoints: 0 });
+            if runner.saved.is_none() {
+                // No second turn will come, so the prompt need not stop at a checkpoint.
+                runner.session = Session::with_options(SessionOptions { checkpoints: 0 });
+            }
+            if runner.watch {
+                runner.interrupt = interrupt::on_request_to_end()?;
+            }
             let prompt = if args.raw {
                 runner.text.raw(&prompt)?
             } else {
-                let messages: Vec<Message> =
-                    system.into_iter().chain([Message::new("user", prompt)]).collect();
+                messages.push(Message::new("user", prompt));
                 runner.text.chat(&messages, &runner.render)?
             };
-            runner.once(&prompt, args.json)
+            let reply = runner.once(&prompt, args.json)?;
+            messages.push(reply);
+            runner.save(&messages)
         }
         None => {
             ensure!(!args.raw && !args.json, "--raw and --json need a prompt: give one with -p");
-            chat::chat(&mut runner, system, &path)
+            chat::chat(&mut runner, messages, &path)
         }
     }
 }
@@ -124,11 +154,36 @@ fn prompt_text(flag: Option<String>) -> Result<Option<String>> {
 }
 
 impl Runner {
+    /// What the conversation begins with: the messages that were saved, or a system message.
+    fn begin(&mut self, system: Option<String>) -> Result<Vec<Message>> {
+        let system = system.map(|text| Message::new("system", text));
+        let messages = match &self.saved {
+            Some(file) => file.load(&mut *self.executor, &mut self.session)?,
+            None => Vec::new(),
+        };
+        if messages.is_empty() {
+            return Ok(system.into_iter().collect());
+        }
+        let same = system.is_none() || system.as_ref() == messages.first();
+        ensure!(same, "--system: the saved conversation goes on with the system message that it began with");
+        Ok(messages)
+    }
+
+    fn save(&mut self, messages: &[Message]) -> Result<()> {
+        match &self.saved {
+            Some(file) => file.save(&mut *self.executor, &self.session, messages),
+            None => Ok(()),
+        }
+    }
+
     /// One answer; reasoning and the closing line of figures go to standard error, so that
     /// standard output carries the answer alone.
-    fn once(&mut self, prompt: &Prompt, as_json: bool) -> Result<()> {
+    fn once(&mut self, prompt: &Prompt, as_json: bool) -> Result<Message> {
         if as_json {
-            let answer = self.answer(prompt, &mut |_| Ok(()))?;
+            let answer = match self.watch {
+                true => self.watched(prompt)?,
+                false => self.answer(prompt, &mut |_: &Piece| Ok(()))?,
+            };
             let stats = &answer.outcome.stats;
             let object = json!({
                 "text": answer.content,
@@ -140,16 +195,37 @@ impl Runner {
                 "tok_per_s": crate::generation::ratio(answer.outcome.tokens.len() as f64, stats.elapsed.as_secs_f64()),
                 "stats": stats,
             });
-            return output::println(&object.to_string());
+            output::println(&object.to_string())?;
+            return Ok(reply(answer));
         }
-        let mut display = Display::default();
-        let answer = self.answer(prompt, &mut |piece| display.show(piece))?;
-        display.end()?;
+        let answer = self.show(prompt)?;
         output::noteln(&dim(&format!("[{}]", answer.summary())));
-        Ok(())
+        Ok(reply(answer))
     }
 
-    fn answer(&mut self, prompt: &Prompt, show: &mut dyn FnMut(&Piece) -> Result<()>) -> Result<Answer> {
+    /// An answer on standard output, as it is made or, watched, afterwards.
+    fn show(&mut self, prompt: &Prompt) -> Result<Answer> {
+        let mut display = Display::default();
+        let answer = if self.watch {
+            let answer = self.watched(prompt)?;
+            display.piece(&Piece::Reasoning(answer.reasoning.clone()))?;
+            display.piece(&Piece::Content(answer.content.clone()))?;
+            answer
+        } else {
+            self.answer(prompt, &mut display)?
+        };
+        display.end()?;
+        Ok(answer)
+    }
+
+    fn watched(&mut self, prompt: &Prompt) -> Result<Answer> {
+        let mut watch = Watch::open(self.text.tokenizer().clone(), self.title.clone())?;
+        let answer = self.answer(prompt, &mut watch)?;
+        watch.browse(&answer, &self.interrupt)?;
+        Ok(answer)
+    }
+
+    fn answer(&mut self, prompt: &Prompt, audience: &mut dyn Audience) -> Result<Answer> {
         self.options.checkpoints = prompt.stable.into_iter().collect();
         if let Some(grammar) = &self.grammar {
             self.options.constraint = Some(form::constraint(grammar, prompt, &self.text)?);
@@ -161,8 +237,15 @@ impl Runner {
             interrupt: &self.interrupt,
             trace: self.trace.as_mut(),
         };
-        generator.answer(&prompt.ids, &self.options, &self.stops, prompt.in_reasoning, show)
+        generator.answer(&prompt.ids, &self.options, &self.stops, prompt.in_reasoning, audience)
     }
+}
+
+/// An answer as a message of the conversation.
+fn reply(answer: Answer) -> Message {
+    let mut reply = Message::new("assistant", answer.content);
+    reply.reasoning_content = Some(answer.reasoning).filter(|r| !r.is_empty());
+    reply
 }
 
 /// An answer as it comes: content to standard output, reasoning to standard error, each on lines of
@@ -173,8 +256,8 @@ struct Display {
     reasoning: bool,
 }
 
-impl Display {
-    fn show(&mut self, piece: &Piece) -> Result<()> {
+impl Audience for Display {
+    fn piece(&mut self, piece: &Piece) -> Result<()> {
         match piece {
             Piece::Content(text) => {
                 self.end_reasoning();
@@ -188,7 +271,9 @@ impl Display {
         }
         Ok(())
     }
+}
 
+impl Display {
     fn end(&mut self) -> Result<()> {
         self.end_reasoning();
         output::println("")

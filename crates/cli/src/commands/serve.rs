@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use shamrock_generate::{Mode, Options, Rule};
-use shamrock_model::Config;
-use shamrock_server::{App, Engine, EngineOptions, ServerOptions};
+use shamrock_model::{Config, Origin};
+use shamrock_server::{App, Engine, EngineOptions, SavedStates, ServerOptions};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -49,6 +49,9 @@ pub struct ServeArgs {
     /// Memory for states of earlier prompts, in MiB; 0 keeps none
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     prefix_cache: u64,
+    /// Folder in which those states are kept while the server is down
+    #[arg(long, value_name = "FOLDER")]
+    session_dir: Option<PathBuf>,
     /// Most seconds from a request to the end of its answer
     #[arg(long, value_name = "S", default_value_t = 600)]
     timeout: u64,
@@ -115,17 +118,19 @@ pub fn run(args: ServeArgs) -> Result<()> {
     options.cors = args.cors_origin;
     options.max_body = args.max_body.saturating_mul(1024);
     options.timeout = Duration::from_secs(args.timeout);
+    let fingerprint = model.fingerprint();
+    let executor = args.engine.executor(model)?;
+    let saved = args.session_dir.map(|dir| saved_states(&dir, args.engine.origin(fingerprint, &*executor)));
     let engine_options = EngineOptions {
         parallel: args.parallel,
         queue: args.queue,
         chunk_rows: args.chunk_rows,
         prefix_bytes: args.prefix_cache.saturating_mul(1 << 20),
         stall_after: Duration::from_secs(args.stall),
-        saved: None,
+        saved: saved.transpose()?,
     };
     let open = options.api_key.is_none() && !args.host.is_loopback();
-    let engine =
-        Engine::start(args.engine.executor(model)?, engine_options).context("starting the engine")?;
+    let engine = Engine::start(executor, engine_options).context("starting the engine")?;
     let app = Arc::new(App::new(engine, prompter, options));
 
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -148,6 +153,12 @@ pub fn run(args: ServeArgs) -> Result<()> {
         shamrock_server::serve(listener, app, shutdown, Duration::from_secs(args.drain)).await?;
         Ok(())
     })
+}
+
+/// One file a model, so that several servers can share a folder.
+fn saved_states(dir: &Path, origin: Origin) -> Result<SavedStates> {
+    std::fs::create_dir_all(dir).with_context(|| format!("--session-dir {}", dir.display()))?;
+    Ok(SavedStates { path: dir.join(format!("{:016x}.states", origin.model)), origin })
 }
 
 fn model_name(path: &Path) -> String {

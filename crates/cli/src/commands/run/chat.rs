@@ -8,7 +8,7 @@ use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use shamrock_text::Message;
 
-use super::{Display, Runner, dim};
+use super::{Runner, dim, reply};
 use crate::interrupt;
 use crate::output::{noteln, print, println};
 
@@ -35,13 +35,16 @@ enum Input {
 }
 
 /// Chats until the person leaves.
-pub(super) fn chat(runner: &mut Runner, system: Option<Message>, path: &Path) -> Result<()> {
+pub(super) fn chat(runner: &mut Runner, mut messages: Vec<Message>, path: &Path) -> Result<()> {
     runner.interrupt = interrupt::on_ctrl_c()?;
     runner.options.chunk_rows = CHUNK_ROWS;
     let mut editor = DefaultEditor::new().context("opening the terminal")?;
     println(&format!("{}, {} mode. /help tells what you can do.", path.display(), runner.options.mode))?;
-    let opening: Vec<Message> = system.into_iter().collect();
-    let mut messages = opening.clone();
+    let opening: Vec<Message> = messages.iter().take_while(|m| m.role == "system").cloned().collect();
+    if messages.len() > opening.len() {
+        let turns = messages.iter().filter(|m| m.role == "user").count();
+        println(&format!("Going on with a conversation of {turns} turns; /clear forgets it."))?;
+    }
     loop {
         match read(&mut editor)? {
             Input::Exit => return Ok(()),
@@ -52,7 +55,12 @@ pub(super) fn chat(runner: &mut Runner, system: Option<Message>, path: &Path) ->
                 messages.push(Message::new("user", text));
                 // A question that cannot be answered is taken back, so that the chat goes on.
                 match turn(runner, &messages) {
-                    Ok(reply) => messages.push(reply),
+                    Ok(reply) => {
+                        messages.push(reply);
+                        if let Err(error) = runner.save(&messages) {
+                            noteln(&format!("error: {error:#}"));
+                        }
+                    }
                     Err(error) => {
                         messages.pop();
                         noteln(&format!("error: {error:#}"));
@@ -66,13 +74,9 @@ pub(super) fn chat(runner: &mut Runner, system: Option<Message>, path: &Path) ->
 fn turn(runner: &mut Runner, messages: &[Message]) -> Result<Message> {
     runner.interrupt.store(false, Ordering::Relaxed);
     let prompt = runner.text.chat(messages, &runner.render)?;
-    let mut display = Display::default();
-    let answer = runner.answer(&prompt, &mut |piece| display.show(piece))?;
-    display.end()?;
+    let answer = runner.show(&prompt)?;
     println(&dim(&format!("[{}]", answer.summary())))?;
-    let mut reply = Message::new("assistant", answer.content);
-    reply.reasoning_content = Some(answer.reasoning).filter(|r| !r.is_empty());
-    Ok(reply)
+    Ok(reply(answer))
 }
 
 /// One input, which may span lines; remembered for the arrow keys.
