@@ -88,3 +88,29 @@ fn completions_and_manual_pages_know_every_command() {
     assert!(serve.contains("prefix\\-cache") && serve.contains("SHAMROCK_PORT"));
 }
 
+/// Files for deployment name flags and variables that exist.
+#[test]
+fn deployment_files_say_what_the_server_understands() {
+    let (home, deploy) = (Home::new(""), shamrock_testkit::root().join("deploy"));
+    let help = text(&home.run(&["serve", "--help"], &[]).stdout);
+    let mut named = 0;
+    for file in ["Containerfile", "shamrock.service", "kubernetes.yaml"] {
+        let source = fs::read_to_string(deploy.join(file)).unwrap();
+        let ours = |line: &&str| {
+            !["cargo ", "podman ", "--mount", "--from"].iter().any(|theirs| line.contains(theirs))
+        };
+        for word in
+            source.lines().filter(ours).flat_map(|line| line.split([' ', '[', ']', ',', '=', ':', '"', ';']))
+        {
+            if word.starts_with("--") && word.len() > 3 || word.starts_with("SHAMROCK_") {
+                assert!(help.contains(word), "{file}: {word}");
+                named += 1;
+            }
+        }
+    }
+    assert!(named >= 10, "only {named} found");
+    let config = deploy.join("config.toml").display().to_string();
+    let model = fixture("small/model.q4tp.cmf").display().to_string();
+    let output = home.run(&["info", &model, "--config", &config], &[]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
