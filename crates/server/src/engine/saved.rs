@@ -1,8 +1,8 @@
 //! Kept states over a restart: written when the engine ends, read when it starts.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{BufReader, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use shamrock_model::{Executor, Origin, StateFileError, StateReader, StateWriter};
 
@@ -69,7 +69,7 @@ impl SavedStates {
     fn write(&self, executor: &mut dyn Executor, cache: &PrefixCache) -> Result<(), Trouble> {
         let mut partial = self.path.clone().into_os_string();
         partial.push(".partial");
-        let written = File::create(&partial).map_err(Trouble::from).and_then(|file| {
+        let written = create(partial.as_ref()).map_err(Trouble::from).and_then(|file| {
             let records = cache.len() as u32;
             let mut writer = StateWriter::new(BufWriter::new(file), &self.origin, &[], records)?;
             for (ids, snapshot) in cache.states() {
@@ -88,4 +88,13 @@ impl From<std::io::Error> for Trouble {
     fn from(error: std::io::Error) -> Trouble {
         StateFileError::from(error).into()
     }
+}
+
+/// A file for nobody else's eyes: its ids are what people wrote.
+fn create(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
 }
