@@ -74,7 +74,7 @@ def plot(results, series="model"):
         value = low + (1 - low) * i / 4
         y = TOP + (1 - i / 4) * (HEIGHT - TOP - BOTTOM)
         out.append(f'<path d="M{LEFT} {y:.0f}H{WIDTH - 24}" stroke="#e4e4e4"/>')
-        out.append(label(LEFT - 6, y + 4, f"{100 * value:.0f}%", "end"))
+        out.append(label(LEFT - 6, y + 4, f"{100 * value:.1f}%", "end"))
     for tokens in range(0, int(right) + 1, 2):
         x = LEFT + tokens / right * (WIDTH - LEFT - 24)
         out.append(label(x, HEIGHT - BOTTOM + 18, str(tokens), "middle"))
