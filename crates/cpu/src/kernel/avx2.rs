@@ -7,9 +7,9 @@
 
 use std::arch::x86_64::*;
 
-use super::floats;
-use super::shape::{self, Simd, Tile};
-use super::{BAND, Band, Columns, DeltaRule, GROUP, NIBBLES, Rounded};
+use super::entry::{float_loops, integer_products, vector_operations};
+use super::shape::{Simd, Tile};
+use super::{GROUP, NIBBLES};
 
 /// AVX2 and FMA.
 #[derive(Clone, Copy)]
@@ -17,47 +17,20 @@ pub(super) struct Avx2;
 
 impl Simd for Avx2 {
     const ROWS: usize = 8;
-    type Floats = __m256;
 
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> __m256 {
-        // SAFETY: the caller has the instruction set.
-        unsafe { _mm256_set1_ps(value) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_loadu_ps(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(to: *mut f32, value: __m256) {
-        // SAFETY: as above.
-        unsafe { _mm256_storeu_ps(to, value) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_add_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn sub(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_sub_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_mul_ps(a, b) }
-    }
+    vector_operations!(
+        __m256,
+        splat: _mm256_set1_ps,
+        load: _mm256_loadu_ps,
+        store: _mm256_storeu_ps,
+        add: _mm256_add_ps,
+        sub: _mm256_sub_ps,
+        mul: _mm256_mul_ps
+    );
 
     #[inline(always)]
     unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
-        // SAFETY: as above.
+        // SAFETY: the caller has the instruction set.
         unsafe { _mm256_fmadd_ps(a, b, c) }
     }
 
@@ -73,7 +46,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
-        // SAFETY: as above; any address may be prefetched.
+        // SAFETY: any address may be prefetched.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
 }
@@ -228,68 +201,5 @@ impl Tile<Avx2> for Bytes {
     }
 }
 
-/// # Safety
-/// AVX2 and FMA; sizes agree.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn nibbles(
-    w: &Band<'_>,
-    scales: &[[f32; BAND]],
-    x: &Rounded<'_>,
-    picked: &[u32],
-    out: &mut [[f32; BAND]],
-) {
-    // SAFETY: the caller's promise.
-    unsafe { shape::nibbles::<Avx2, Nibbles>(w, scales, x, picked, out) }
-}
-
-/// # Safety
-/// AVX2 and FMA; sizes agree.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn bytes(
-    w: &Band<'_>,
-    cols: usize,
-    scales: &[f32; BAND],
-    x: &Rounded<'_>,
-    picked: &[u32],
-    out: &mut [[f32; BAND]],
-) {
-    // SAFETY: the caller's promise.
-    unsafe { shape::bytes::<Avx2, Bytes>(w, cols, scales, x, picked, out) }
-}
-
-/// # Safety
-/// AVX2 and FMA; sizes agree.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn dots(w: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
-    // SAFETY: the caller's promise.
-    unsafe { floats::dots::<Avx2>(w, x, cols, out) }
-}
-
-/// # Safety
-/// AVX2 and FMA; sizes agree.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn add_weighted_rows(weights: &[f32], rows: &[f32], width: usize, out: &mut [f32]) {
-    // SAFETY: the caller's promise.
-    unsafe { floats::add_weighted_rows::<Avx2>(weights, rows, width, out) }
-}
-
-/// # Safety
-/// AVX2 and FMA; sizes agree.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn delta_rule(rule: DeltaRule<'_>) {
-    // SAFETY: the caller's promise.
-    unsafe { floats::delta_rule::<Avx2>(rule) }
-}
-
-/// # Safety
-/// AVX2 and FMA.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn peak(columns: Columns, rounds: usize) -> f64 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match columns {
-            Columns::Natural => shape::peak::<Avx2, Bytes>(rounds),
-            Columns::Paired => shape::peak::<Avx2, Nibbles>(rounds),
-        }
-    }
-}
+integer_products!("avx2,fma", Avx2, nibbles: Nibbles, bytes: Bytes);
+float_loops!("avx2,fma", Avx2);

@@ -3,9 +3,9 @@
 
 use std::arch::x86_64::*;
 
-use super::floats;
-use super::shape::{self, Simd, Tile};
-use super::{BAND, Band, Columns, DeltaRule, NIBBLES, Rounded};
+use super::NIBBLES;
+use super::entry::{float_loops, integer_products, vector_operations};
+use super::shape::{Simd, Tile};
 
 /// AVX-512F, BW and VNNI.
 #[derive(Clone, Copy)]
@@ -13,47 +13,20 @@ struct Avx512;
 
 impl Simd for Avx512 {
     const ROWS: usize = 16;
-    type Floats = __m512;
 
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> __m512 {
-        // SAFETY: the caller has the instruction set.
-        unsafe { _mm512_set1_ps(value) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_loadu_ps(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(to: *mut f32, value: __m512) {
-        // SAFETY: as above.
-        unsafe { _mm512_storeu_ps(to, value) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_add_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_sub_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_mul_ps(a, b) }
-    }
+    vector_operations!(
+        __m512,
+        splat: _mm512_set1_ps,
+        load: _mm512_loadu_ps,
+        store: _mm512_storeu_ps,
+        add: _mm512_add_ps,
+        sub: _mm512_sub_ps,
+        mul: _mm512_mul_ps
+    );
 
     #[inline(always)]
     unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: the caller has the instruction set.
         unsafe { _mm512_fmadd_ps(a, b, c) }
     }
 
@@ -65,7 +38,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
-        // SAFETY: as above; any address may be prefetched.
+        // SAFETY: any address may be prefetched.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
 }
@@ -154,68 +127,5 @@ impl<const BYTES: usize> Tile<Avx512> for Quads<BYTES> {
     }
 }
 
-/// # Safety
-/// AVX-512F, BW and VNNI; sizes agree.
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma")]
-pub(super) unsafe fn nibbles(
-    w: &Band<'_>,
-    scales: &[[f32; BAND]],
-    x: &Rounded<'_>,
-    picked: &[u32],
-    out: &mut [[f32; BAND]],
-) {
-    // SAFETY: the caller's promise.
-    unsafe { shape::nibbles::<Avx512, Quads<16>>(w, scales, x, picked, out) }
-}
-
-/// # Safety
-/// AVX-512F, BW and VNNI; sizes agree.
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma")]
-pub(super) unsafe fn bytes(
-    w: &Band<'_>,
-    cols: usize,
-    scales: &[f32; BAND],
-    x: &Rounded<'_>,
-    picked: &[u32],
-    out: &mut [[f32; BAND]],
-) {
-    // SAFETY: the caller's promise.
-    unsafe { shape::bytes::<Avx512, Quads<32>>(w, cols, scales, x, picked, out) }
-}
-
-/// # Safety
-/// AVX-512F, BW and VNNI; sizes agree.
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma")]
-pub(super) unsafe fn dots(w: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
-    // SAFETY: the caller's promise.
-    unsafe { floats::dots::<Avx512>(w, x, cols, out) }
-}
-
-/// # Safety
-/// AVX-512F, BW and VNNI; sizes agree.
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma")]
-pub(super) unsafe fn add_weighted_rows(weights: &[f32], rows: &[f32], width: usize, out: &mut [f32]) {
-    // SAFETY: the caller's promise.
-    unsafe { floats::add_weighted_rows::<Avx512>(weights, rows, width, out) }
-}
-
-/// # Safety
-/// AVX-512F, BW and VNNI; sizes agree.
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma")]
-pub(super) unsafe fn delta_rule(rule: DeltaRule<'_>) {
-    // SAFETY: the caller's promise.
-    unsafe { floats::delta_rule::<Avx512>(rule) }
-}
-
-/// # Safety
-/// AVX-512F, BW and VNNI.
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma")]
-pub(super) unsafe fn peak(columns: Columns, rounds: usize) -> f64 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match columns {
-            Columns::Natural => shape::peak::<Avx512, Quads<32>>(rounds),
-            Columns::Paired => shape::peak::<Avx512, Quads<16>>(rounds),
-        }
-    }
-}
+integer_products!("avx512f,avx512bw,avx512vnni,avx2,fma", Avx512, nibbles: Quads<16>, bytes: Quads<32>);
+float_loops!("avx512f,avx512bw,avx512vnni,avx2,fma", Avx512);

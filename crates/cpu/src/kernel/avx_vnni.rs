@@ -4,8 +4,8 @@
 use std::arch::x86_64::*;
 
 use super::avx2::{Avx2, splat_quad, turned_bytes, turned_nibbles};
-use super::shape::{self, Tile};
-use super::{BAND, Band, Columns, Rounded};
+use super::entry::integer_products;
+use super::shape::Tile;
 
 /// Unsigned weights; `BYTES` of a group in the file.
 #[derive(Clone, Copy)]
@@ -51,44 +51,4 @@ impl<const BYTES: usize> Tile<Avx2> for Quads<BYTES> {
     }
 }
 
-/// # Safety
-/// AVX2, FMA and AVX-VNNI; sizes agree.
-#[target_feature(enable = "avx2,fma,avxvnni")]
-pub(super) unsafe fn nibbles(
-    w: &Band<'_>,
-    scales: &[[f32; BAND]],
-    x: &Rounded<'_>,
-    picked: &[u32],
-    out: &mut [[f32; BAND]],
-) {
-    // SAFETY: the caller's promise.
-    unsafe { shape::nibbles::<Avx2, Quads<16>>(w, scales, x, picked, out) }
-}
-
-/// # Safety
-/// AVX2, FMA and AVX-VNNI; sizes agree.
-#[target_feature(enable = "avx2,fma,avxvnni")]
-pub(super) unsafe fn bytes(
-    w: &Band<'_>,
-    cols: usize,
-    scales: &[f32; BAND],
-    x: &Rounded<'_>,
-    picked: &[u32],
-    out: &mut [[f32; BAND]],
-) {
-    // SAFETY: the caller's promise.
-    unsafe { shape::bytes::<Avx2, Quads<32>>(w, cols, scales, x, picked, out) }
-}
-
-/// # Safety
-/// AVX2, FMA and AVX-VNNI.
-#[target_feature(enable = "avx2,fma,avxvnni")]
-pub(super) unsafe fn peak(columns: Columns, rounds: usize) -> f64 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match columns {
-            Columns::Natural => shape::peak::<Avx2, Quads<32>>(rounds),
-            Columns::Paired => shape::peak::<Avx2, Quads<16>>(rounds),
-        }
-    }
-}
+integer_products!("avx2,fma,avxvnni", Avx2, nibbles: Quads<16>, bytes: Quads<32>);

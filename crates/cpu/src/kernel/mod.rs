@@ -26,6 +26,8 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx_vnni;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod entry;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod floats;
 mod isa;
 #[cfg(target_arch = "aarch64")]

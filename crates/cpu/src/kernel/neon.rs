@@ -7,9 +7,9 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::floats;
-use super::shape::{self, Simd, Tile};
-use super::{BAND, Band, Columns, DeltaRule, NIBBLES, Rounded};
+use super::NIBBLES;
+use super::entry::{float_loops, integer_products, vector_operations};
+use super::shape::{Simd, Tile};
 
 /// NEON.
 #[derive(Clone, Copy)]
@@ -17,47 +17,20 @@ struct Neon;
 
 impl Simd for Neon {
     const ROWS: usize = 4;
-    type Floats = float32x4_t;
 
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> float32x4_t {
-        // SAFETY: the caller has the instruction set.
-        unsafe { vdupq_n_f32(value) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> float32x4_t {
-        // SAFETY: as above.
-        unsafe { vld1q_f32(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(to: *mut f32, value: float32x4_t) {
-        // SAFETY: as above.
-        unsafe { vst1q_f32(to, value) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-        // SAFETY: as above.
-        unsafe { vaddq_f32(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn sub(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-        // SAFETY: as above.
-        unsafe { vsubq_f32(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-        // SAFETY: as above.
-        unsafe { vmulq_f32(a, b) }
-    }
+    vector_operations!(
+        float32x4_t,
+        splat: vdupq_n_f32,
+        load: vld1q_f32,
+        store: vst1q_f32,
+        add: vaddq_f32,
+        sub: vsubq_f32,
+        mul: vmulq_f32
+    );
 
     #[inline(always)]
     unsafe fn fma(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
-        // SAFETY: as above.
+        // SAFETY: the caller has the instruction set.
         unsafe { vfmaq_f32(c, a, b) }
     }
 
@@ -168,68 +141,5 @@ impl<const BYTES: usize> Tile<Neon> for Quads<BYTES> {
     }
 }
 
-/// # Safety
-/// NEON with dot products; sizes agree.
-#[target_feature(enable = "neon,dotprod")]
-pub(super) unsafe fn nibbles(
-    w: &Band<'_>,
-    scales: &[[f32; BAND]],
-    x: &Rounded<'_>,
-    picked: &[u32],
-    out: &mut [[f32; BAND]],
-) {
-    // SAFETY: the caller's promise.
-    unsafe { shape::nibbles::<Neon, Quads<16>>(w, scales, x, picked, out) }
-}
-
-/// # Safety
-/// NEON with dot products; sizes agree.
-#[target_feature(enable = "neon,dotprod")]
-pub(super) unsafe fn bytes(
-    w: &Band<'_>,
-    cols: usize,
-    scales: &[f32; BAND],
-    x: &Rounded<'_>,
-    picked: &[u32],
-    out: &mut [[f32; BAND]],
-) {
-    // SAFETY: the caller's promise.
-    unsafe { shape::bytes::<Neon, Quads<32>>(w, cols, scales, x, picked, out) }
-}
-
-/// # Safety
-/// NEON with dot products; sizes agree.
-#[target_feature(enable = "neon,dotprod")]
-pub(super) unsafe fn dots(w: &[f32], x: &[f32], cols: usize, out: &mut [f32]) {
-    // SAFETY: the caller's promise.
-    unsafe { floats::dots::<Neon>(w, x, cols, out) }
-}
-
-/// # Safety
-/// NEON with dot products; sizes agree.
-#[target_feature(enable = "neon,dotprod")]
-pub(super) unsafe fn add_weighted_rows(weights: &[f32], rows: &[f32], width: usize, out: &mut [f32]) {
-    // SAFETY: the caller's promise.
-    unsafe { floats::add_weighted_rows::<Neon>(weights, rows, width, out) }
-}
-
-/// # Safety
-/// NEON with dot products; sizes agree.
-#[target_feature(enable = "neon,dotprod")]
-pub(super) unsafe fn delta_rule(rule: DeltaRule<'_>) {
-    // SAFETY: the caller's promise.
-    unsafe { floats::delta_rule::<Neon>(rule) }
-}
-
-/// # Safety
-/// NEON with dot products.
-#[target_feature(enable = "neon,dotprod")]
-pub(super) unsafe fn peak(columns: Columns, rounds: usize) -> f64 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match columns {
-            Columns::Natural => shape::peak::<Neon, Quads<32>>(rounds),
-            Columns::Paired => shape::peak::<Neon, Quads<16>>(rounds),
-        }
-    }
-}
+integer_products!("neon,dotprod", Neon, nibbles: Quads<16>, bytes: Quads<32>);
+float_loops!("neon,dotprod", Neon);
