@@ -388,10 +388,12 @@ static void run(Disp* d) {
               encoding:NSUTF8StringEncoding
                  error:0];
         NSString* cmd = [NSString
-            stringWithFormat:@"unset LD_PRELOAD; cd '%@' && S='%s' && (python3 \"$S/prepass.py\" k.metal > k.cpp && %s -std=c++20 -O2 -mf16c "
-                             @"-mfma -ffp-contract=off -mllvm -jump-threading-threshold=0 "
-                             @"-mllvm -disable-early-taildup -mllvm -disable-tail-duplicate -mllvm -tail-dup-placement=0 %s -shared -fPIC \"-I$S\" -w k.cpp \"$S/runtime.cpp\" -o k.so "
-                             @"-lpthread && { [ k.so -ef '%s' ] || mv k.so '%s'; }) > log 2>&1",
+            stringWithFormat:@"unset LD_PRELOAD; cd '%@' && S='%s' && (python3 \"$S/prepass.py\" k.metal > k.cpp && "
+                             @"%s -std=c++20 -O2 -mf16c -mfma -ffp-contract=off -ftls-model=initial-exec "
+                             @"-mllvm -jump-threading-threshold=0 -mllvm -disable-early-taildup "
+                             @"-mllvm -disable-tail-duplicate -mllvm -tail-dup-placement=0 %s -shared -fPIC \"-I$S\" "
+                             @"-w k.cpp \"$S/runtime.cpp\" -o k.so -lpthread && "
+                             @"{ [ k.so -ef '%s' ] || mv k.so '%s'; }) > log 2>&1",
                              dir, MSL_SHIM, CLANGXX, flags, so_path, so_path];
         built = system([cmd UTF8String]) == 0;
     }

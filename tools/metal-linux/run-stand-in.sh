@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs the tests of a crate that uses objc2-metal on Linux, against the stand-in for Metal in FakeMetal.m.
 # usage: run-stand-in.sh [--work DIR] CRATE_DIR [CARGO_COMMAND_AND_ARG...]
-#   default: `test`; others: `test --lib NAME`, `clippy --all-targets -- -D warnings`, ...
+#   default: `test`; others: `test --lib NAME`, `clippy --all-targets`, ...
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 parse_work "$@"
@@ -26,9 +26,14 @@ gccdir=$(dirname "$(gcc -print-libgcc-file-name)")
   "$KIT/FakeMetal.m" -o "$F/FakeMetal.o"
 
 # 2. copies of three binding crates: no framework link attribute; GNUstep's ABI, with classes looked up by name
+# The cfg goes to the workspace's own crates only, so that what they depend on is shared with plain builds.
+cat > "$F/rustc" <<R
+#!/bin/sh
+exec "\$@" --cfg metal_host "-Lnative=$gccdir" "-Clink-arg=$F/FakeMetal.o" -Clink-arg=-lgnustep-base -Clink-arg=-lobjc
+R
+chmod +x "$F/rustc"
+export RUSTC_WORKSPACE_WRAPPER=$F/rustc
 target=$(rustc -vV | sed -n 's/^host: //p')
-rust_flags --cfg metal_host
-export CARGO_TARGET_DIR=$F/target
 meta=$F/metadata.json
 cargo metadata --format-version 1 --filter-platform "$target" > "$meta" || die "cargo metadata failed in $crate"
 patches=() fresh=()
@@ -73,10 +78,14 @@ restore() { if [[ -f $F/Cargo.lock.saved ]]; then cp "$F/Cargo.lock.saved" "$loc
 lock=$(python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["workspace_root"])' "$meta")/Cargo.lock
 cp "$lock" "$F/Cargo.lock.saved"
 trap restore EXIT
-rust_flags --cfg metal_host "-Lnative=$gccdir" "-Clink-arg=$F/FakeMetal.o" -Clink-arg=-lgnustep-base -Clink-arg=-lobjc
 export FAKE_METAL_CACHE=$F/kernels # compiled once for all tests of a run
 rm -rf "$FAKE_METAL_CACHE"
 mkdir "$FAKE_METAL_CACHE"
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-1} # GNUstep starts up on one thread
 sub=${cmd[0]}
-cargo "$sub" "${patches[@]}" --target "$target" "${cmd[@]:1}"
+if [[ $sub == clippy ]]; then # is such a wrapper itself, and passes on what stands behind --
+  unset RUSTC_WORKSPACE_WRAPPER
+  cargo clippy "${patches[@]}" "${cmd[@]:1}" -- -D warnings --cfg metal_host
+else
+  cargo "$sub" "${patches[@]}" "${cmd[@]:1}"
+fi

@@ -9,7 +9,7 @@ use super::device::Grid;
 use super::kernel::Kernel;
 use super::pass::Pass;
 use super::plan::Plan;
-use super::workspace::{HEAD_ROWS, PICK_CHUNKS};
+use super::workspace::{HEAD_ROWS, PICK_CHUNKS, PICK_IDS};
 
 /// The rows to score and what shapes them, in the order of the parts.
 pub(crate) struct Scoring {
@@ -167,12 +167,14 @@ impl Pass<'_> {
             return Ok(());
         }
         self.work.barrier();
-        let vocab = abi::Vocab { size: self.config.vocab_size as u32, chunks: PICK_CHUNKS as u32 };
+        let size = self.config.vocab_size;
+        let chunks = size.div_ceil(PICK_IDS).min(PICK_CHUNKS);
+        let vocab = abi::Vocab { size: size as u32, chunks: chunks as u32 };
         let (logits, scored_rows) = ((&space.logits).into(), (&space.scored_rows).into());
         let shape = [logits, scored_rows, (&space.shapings).into(), (&space.words).into()];
         self.work.dispatch(Kernel::Shape, Grid::new((rows.len(), 1, 1), 64), &vocab, &shape)?;
         self.work.barrier();
-        let grid = Grid::new((PICK_CHUNKS, rows.len(), 1), 32);
+        let grid = Grid::new((chunks, rows.len(), 1), 32);
         self.work.dispatch(Kernel::PickChunks, grid, &vocab, &[logits, (&space.softmax).into()])?;
         self.work.barrier();
         let join = [logits, scored_rows, (&space.softmax).into(), (&space.picks).into()];

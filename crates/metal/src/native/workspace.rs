@@ -7,8 +7,10 @@ use super::device::{Buffer, Device};
 
 /// Scored rows that go through the head at a time: what bounds the memory of logits.
 pub(crate) const HEAD_ROWS: usize = 64;
-/// Stretches of the vocabulary that are reduced side by side in a pick.
+/// Stretches of the vocabulary that are reduced side by side in a pick, at most.
 pub(crate) const PICK_CHUNKS: usize = 64;
+/// Ids of such a stretch, at least.
+pub(crate) const PICK_IDS: usize = 2048;
 
 /// What a workspace has room for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
