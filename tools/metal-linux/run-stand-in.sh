@@ -32,7 +32,7 @@ cat > "$F/rustc" <<R
 exec "\$@" --cfg metal_host "-Lnative=$gccdir" "-Clink-arg=$F/FakeMetal.o" -Clink-arg=-lgnustep-base -Clink-arg=-lobjc
 R
 chmod +x "$F/rustc"
-export RUSTC_WORKSPACE_WRAPPER=$F/rustc
+export RUSTC_WORKSPACE_WRAPPER=$F/rustc # where cargo looks for cfgs too
 target=$(rustc -vV | sed -n 's/^host: //p')
 meta=$F/metadata.json
 cargo metadata --format-version 1 --filter-platform "$target" > "$meta" || die "cargo metadata failed in $crate"
@@ -83,9 +83,9 @@ rm -rf "$FAKE_METAL_CACHE"
 mkdir "$FAKE_METAL_CACHE"
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-1} # GNUstep starts up on one thread
 sub=${cmd[0]}
-if [[ $sub == clippy ]]; then # is such a wrapper itself, and passes on what stands behind --
-  unset RUSTC_WORKSPACE_WRAPPER
-  cargo clippy "${patches[@]}" "${cmd[@]:1}" -- -D warnings --cfg metal_host
+if [[ $sub == clippy ]]; then # is such a wrapper itself, so it goes inside ours
+  sed -i "s#exec \"\$@\"#exec '$(rustc --print sysroot)/bin/clippy-driver' \"\$@\" -D warnings#" "$F/rustc"
+  cargo check "${patches[@]}" "${cmd[@]:1}"
 else
   cargo "$sub" "${patches[@]}" "${cmd[@]:1}"
 fi

@@ -113,7 +113,7 @@ mod tests {
             for wanted in rounds {
                 let wanted: Vec<u8> = wanted.into_iter().collect();
                 let hits = wanted.iter().filter(|key| list.contains(key)).count();
-                let Ok(found) = lru.acquire(&wanted, size, |key| Ok::<_, Infallible>(key));
+                let Ok(found) = lru.acquire(&wanted, size, Ok::<_, Infallible>);
                 prop_assert_eq!(found, Found { hits: hits as u64, misses: (wanted.len() - hits) as u64 });
                 let missing: Vec<u8> = wanted.iter().copied().filter(|key| !list.contains(key)).collect();
                 list.retain(|key| !wanted.contains(key));
