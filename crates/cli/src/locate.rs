@@ -10,7 +10,8 @@ use crate::hub::{ModelName, models_folder, pulled};
 /// The model of commands that need not be told one.
 #[derive(Args, Clone, Debug)]
 pub struct ModelArgs {
-    /// Model file, or OWNER/REPO[:FILE] of a pulled model [default: models/clover-nano.cmf]
+    /// Model file, or a pulled model by its name: OWNER/REPO or OWNER/REPO:FILE
+    /// [default: models/clover-nano.cmf]
     #[arg(env = "SHAMROCK_MODEL")]
     model: Option<PathBuf>,
 }

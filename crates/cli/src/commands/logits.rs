@@ -14,7 +14,7 @@ use crate::output::println;
 /// Arguments of `logits`.
 #[derive(Args)]
 pub struct LogitsArgs {
-    /// Model file, or OWNER/REPO[:FILE] of a pulled model
+    /// Model file, or a pulled model by its name: OWNER/REPO or OWNER/REPO:FILE
     model: PathBuf,
     /// Token ids to commit, comma-separated
     #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]

@@ -18,7 +18,7 @@ const ROWS: usize = 64;
 /// Arguments of `ppl`.
 #[derive(Args)]
 pub struct PplArgs {
-    /// Model file, or OWNER/REPO[:FILE] of a pulled model
+    /// Model file, or a pulled model by its name: OWNER/REPO or OWNER/REPO:FILE
     model: PathBuf,
     /// Text file, UTF-8
     text: PathBuf,

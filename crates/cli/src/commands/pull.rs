@@ -16,7 +16,7 @@ const CHECKPOINT: [&str; 4] = [".safetensors", ".json", ".jinja", "merges.txt"];
 /// Arguments of `pull`.
 #[derive(Args)]
 pub struct PullArgs {
-    /// Repository, and a file of it: OWNER/REPO[:FILE]. Without a file, the repository's model file; if it
+    /// Repository, and a file of it: OWNER/REPO:FILE. Without a file, the repository's model file; if it
     /// has none, its checkpoint
     model: ModelName,
     /// Branch, tag or commit

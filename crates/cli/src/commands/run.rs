@@ -219,7 +219,8 @@ impl Runner {
     }
 
     fn watched(&mut self, prompt: &Prompt) -> Result<Answer> {
-        let mut watch = Watch::open(self.text.tokenizer().clone(), self.title.clone())?;
+        let mask = self.executor.config().block.as_ref().map(|block| block.mask_id);
+        let mut watch = Watch::open(self.text.tokenizer().clone(), self.title.clone(), mask)?;
         let answer = self.answer(prompt, &mut watch)?;
         watch.browse(&answer, &self.interrupt)?;
         Ok(answer)

@@ -13,7 +13,7 @@ use crate::output::{byte_bar, bytes, noteln, println};
 /// Arguments of `verify`.
 #[derive(Args)]
 pub struct VerifyArgs {
-    /// Model file, or OWNER/REPO[:FILE] of a pulled model
+    /// Model file, or a pulled model by its name: OWNER/REPO or OWNER/REPO:FILE
     model: PathBuf,
 }
 

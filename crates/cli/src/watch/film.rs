@@ -7,6 +7,8 @@ use shamrock_generate::{PassEvent, Work};
 /// All passes of an answer, and its blocks after the first [`shown`](Film::shown) of them.
 #[derive(Default)]
 pub struct Film {
+    /// The token that stands for none.
+    mask: Option<u32>,
     passes: Vec<Pass>,
     shown: usize,
     blocks: Vec<Block>,
@@ -22,11 +24,28 @@ pub struct Pass {
 }
 
 enum Deed {
-    Commit { rows: usize },
-    Denoise { block: usize, width: usize, fixed: Vec<(usize, String, f32)> },
-    Propose { drafts: Vec<(String, f32)> },
-    Verify { drafts: Vec<String>, accepted: usize, bonus: String, ahead: Vec<(String, f32)> },
-    Decode { token: (String, f32) },
+    Commit {
+        rows: usize,
+    },
+    /// Rows that are open afterwards may have been fixed before: a rule can take a token back.
+    Denoise {
+        block: usize,
+        width: usize,
+        fixed: Vec<(usize, String, f32)>,
+        open: Vec<usize>,
+    },
+    Propose {
+        drafts: Vec<(String, f32)>,
+    },
+    Verify {
+        drafts: Vec<String>,
+        accepted: usize,
+        bonus: String,
+        ahead: Vec<(String, f32)>,
+    },
+    Decode {
+        token: (String, f32),
+    },
 }
 
 /// A block of a denoised answer, a draft, or what causal decoding wrote in a row.
@@ -74,6 +93,11 @@ pub enum Kind {
 }
 
 impl Film {
+    /// An empty film of a model with this mask token.
+    pub fn new(mask: Option<u32>) -> Film {
+        Film { mask, ..Film::default() }
+    }
+
     /// Adds a pass; `text` is what one id reads as.
     pub fn record(&mut self, pass: &PassEvent<'_>, at: Duration, text: impl Fn(u32) -> String) {
         let sure = |ids: &[u32], confidence: &[f32]| -> Vec<(String, f32)> {
@@ -85,7 +109,8 @@ impl Film {
                 let fixed = rows.iter().zip(sure(tokens, confidence));
                 let fixed: Vec<_> = fixed.map(|(&row, (text, sure))| (row, text, sure)).collect();
                 let decided = fixed.len();
-                (Deed::Denoise { block, width: ids.len(), fixed }, decided)
+                let open = (0..ids.len()).filter(|&row| Some(ids[row]) == self.mask).collect();
+                (Deed::Denoise { block, width: ids.len(), fixed, open }, decided)
             }
             Work::Propose { drafts, confidence } => (Deed::Propose { drafts: sure(drafts, confidence) }, 0),
             Work::Verify { drafts, accepted, bonus, ahead, confidence, .. } => {
@@ -150,7 +175,7 @@ fn apply(blocks: &mut Vec<Block>, deed: &Deed, number: usize) {
     let cell = |kind, text: &str, confidence| Cell { kind, text: text.to_owned(), confidence, pass: number };
     match deed {
         Deed::Commit { .. } => {}
-        Deed::Denoise { block, width, fixed } => {
+        Deed::Denoise { block, width, fixed, open } => {
             if *block >= blocks.len() {
                 blocks.push(Block {
                     title: "block",
@@ -163,6 +188,11 @@ fn apply(blocks: &mut Vec<Block>, deed: &Deed, number: usize) {
             for (row, text, sure) in fixed {
                 if let Some(place) = block.cells.get_mut(*row) {
                     *place = cell(Kind::Known, text, Some(*sure));
+                }
+            }
+            for &row in open {
+                if let Some(place) = block.cells.get_mut(row) {
+                    *place = cell(Kind::Mask, "", None);
                 }
             }
         }
@@ -265,6 +295,26 @@ pub(super) mod tests {
             assert_eq!((last(&film).as_str(), film.blocks().len()), (rows, blocks), "after {count}");
         }
         assert_eq!(film.passes().iter().map(|pass| pass.decided).collect::<Vec<_>>(), [0, 2, 2, 1]);
+    }
+
+    #[test]
+    fn a_token_that_was_taken_back_is_a_mask_again() {
+        let work = |rows, tokens, ids| Work::Denoise {
+            block: 0,
+            step: 0,
+            rows,
+            tokens,
+            confidence: &[0.9, 0.9],
+            forced: false,
+            ids,
+        };
+        let (cost, mut film) = (PassStats::default(), Film::new(Some(9)));
+        for work in [work(&[0, 1], &[0, 1], &[0, 1, 9]), work(&[2], &[2], &[9, 1, 2])] {
+            let event = PassEvent { pass: 0, committed: 0, length: 0, work, cost: &cost };
+            film.record(&event, Duration::ZERO, |id| char::from(b'a' + id as u8).to_string());
+        }
+        film.show(2);
+        assert_eq!((last(&film).as_str(), film.tokens()), ("_bc", 2));
     }
 
     #[test]

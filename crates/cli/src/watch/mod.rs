@@ -44,13 +44,13 @@ impl Watch {
         screen::check()
     }
 
-    /// Takes the terminal over until it is dropped.
+    /// Takes the terminal over until it is dropped; `mask` is the token of rows that are open.
     ///
     /// # Errors
     /// When there is no terminal.
-    pub fn open(tokenizer: Tokenizer, title: String) -> Result<Watch> {
+    pub fn open(tokenizer: Tokenizer, title: String, mask: Option<u32>) -> Result<Watch> {
         let (screen, begun) = (Screen::open()?, Instant::now());
-        let film = Film::default();
+        let film = Film::new(mask);
         let mut watch = Watch { screen, film, tokenizer, title, begun, drawn: None, looking_back: false };
         watch.draw(draw::HELP_WHILE_IT_RUNS)?;
         Ok(watch)
