@@ -444,8 +444,9 @@ struct Ref {
 struct Entry {
     const char* name;
     void (*fn)(Group&);
+    bool plain; // its threads never meet
     Entry* next;
     static Entry* head;
-    Entry(const char* n, void (*f)(Group&)) : name(n), fn(f), next(head) { head = this; }
+    Entry(const char* n, void (*f)(Group&), bool p) : name(n), fn(f), plain(p), next(head) { head = this; }
 };
 } // namespace msl

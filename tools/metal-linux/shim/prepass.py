@@ -101,6 +101,16 @@ def find(pat, code):
         yield m, code[m.end():i - 1]
 
 
+def plain(function, code):
+    """Whether the threads of a kernel never meet, so that they can run one after the other without fibers."""
+    at = code.index('{', code.index(')', re.search(r'\bkernel\s+void\s+' + function + r'\s*\(', code).end()))
+    depth, i = 1, at + 1
+    while depth:
+        depth += {'{': 1, '}': -1}.get(code[i], 0)
+        i += 1
+    return not re.search(r'barrier|simd|MSL_TG_VAR', code[at:i])
+
+
 src = re.sub(r'#include\s*<metal_[a-z_]+>', '', open(path).read())
 code = re.sub(r'//[^\n]*|/\*.*?\*/', blank, src, flags=re.S)
 code = threadgroup_variables(code)
@@ -127,4 +137,4 @@ if not check:
     print('#line 1 "thunks"')
     for i, (name, call, args) in enumerate(thunks):
         print(f'static void msl_thunk{i}(msl::Group& g) {{ msl::Fiber& f = *msl::cur; (void)f; {call}({args}); }} '
-              f'static msl::Entry msl_e{i}("{name}", msl_thunk{i});')
+              f'static msl::Entry msl_e{i}("{name}", msl_thunk{i}, {str(plain(re.match("[a-z_A-Z0-9]+", call)[0], code)).lower()});')

@@ -35,7 +35,10 @@ msl_switch:            # (void** save, void* to)
 #error "msl_switch is written for x86-64 only: add the switch for this processor here"
 #endif
 extern "C" void msl_switch(void** save, void* to);
-void yield_() { msl_switch(&cur->sp, sched_sp); }
+void yield_() {
+    if (!sched_sp) die("a helper of this kernel has threads meet, which prepass.py looks for in kernels only");
+    msl_switch(&cur->sp, sched_sp);
+}
 void die(const char* why) {
     fprintf(stderr, "MSL-CPU: %s: threadgroup (%u,%u,%u) thread (%u,%u,%u) simdgroup %u lane %u\n", why,
             grp->group_id.x, grp->group_id.y, grp->group_id.z, cur->tid.x, cur->tid.y, cur->tid.z, cur->sg,
@@ -81,6 +84,24 @@ struct Worker {
     ~Worker() {
         if (stacks) munmap(stacks, n * STACK);
         free(arena);
+    }
+    // Threads that never meet, one after the other.
+    void run_plain(void (*fn)(Group&), Group& g, uint32_t order) {
+        Fiber x{};
+        Simd nobody{};
+        nobody.live = 32; // a collective would wait, see yield_
+        x.simd = &nobody;
+        grp = &g;
+        cur = &x;
+        sched_sp = nullptr;
+        for (unsigned k = 0; k < g.nthreads; k++) {
+            unsigned i = order & 1 ? g.nthreads - 1 - k : k;
+            x.lane = i & 31;
+            x.sg = i >> 5;
+            x.index = i;
+            x.tid = uint3{i % g.tpg.x, i / g.tpg.x % g.tpg.y, i / (g.tpg.x * g.tpg.y)};
+            fn(g);
+        }
     }
     void run(void (*fn)(Group&), Group g, const size_t* tg_len, unsigned ntg, uint32_t order) {
         if (g.nthreads > n) {
@@ -234,7 +255,8 @@ extern "C" int msl_launch(const char* name, void** bufs, const size_t* tg_len, u
             uint32_t q = order == 1 ? total - 1 - i : i;
             g.group_id = uint3{q % groups[0], q / groups[0] % groups[1], q / (groups[0] * groups[1])};
             g.bufs = bufs;
-            w.run(e->fn, g, tg_len, ntg, order);
+            if (e->plain) w.run_plain(e->fn, g, order);
+            else w.run(e->fn, g, tg_len, ntg, order);
         }
     };
     static Pool* pool = new Pool; // never ends, as its threads do not
