@@ -49,6 +49,9 @@ pub struct ServeArgs {
     /// Memory for states of earlier prompts, in MiB; 0 keeps none
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     prefix_cache: u64,
+    /// Keep a state after every so many tokens of a prompt, too; 0 does not
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    prefix_every: usize,
     /// Folder in which those states are kept while the server is down
     #[arg(long, value_name = "FOLDER")]
     session_dir: Option<PathBuf>,
@@ -126,6 +129,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
         queue: args.queue,
         chunk_rows: args.chunk_rows,
         prefix_bytes: args.prefix_cache.saturating_mul(1 << 20),
+        prefix_every: args.prefix_every,
         stall_after: Duration::from_secs(args.stall),
         saved: saved.transpose()?,
     };

@@ -41,6 +41,8 @@ pub struct EngineOptions {
     pub chunk_rows: usize,
     /// Bytes of snapshots kept for prompts that share a beginning; 0 keeps none.
     pub prefix_bytes: u64,
+    /// Tokens of a prompt after which another snapshot is kept on its way; 0 keeps one at its end only.
+    pub prefix_every: usize,
     /// A pass that lasts longer counts as stuck.
     pub stall_after: Duration,
     /// Where the snapshots are kept while the server is down; none forgets them.
@@ -54,6 +56,7 @@ impl Default for EngineOptions {
             queue: 64,
             chunk_rows: 128,
             prefix_bytes: 1 << 30,
+            prefix_every: 512,
             stall_after: Duration::from_secs(120),
             saved: None,
         }

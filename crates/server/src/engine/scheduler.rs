@@ -14,9 +14,6 @@ use crate::engine::queue::{Queue, Queued};
 use crate::engine::{EngineOptions, Listener, Request};
 use crate::metrics::Metrics;
 
-/// Checkpoints of one session before they move to the cache: a branch, a stable prefix, the prompt.
-const CHECKPOINTS: usize = 3;
-
 pub(super) struct Scheduler {
     executor: Box<dyn Executor>,
     queue: Arc<Queue>,
@@ -105,7 +102,8 @@ impl Scheduler {
 
     fn begin(&mut self, Queued { request, since }: Queued) {
         let Request { prompt, mut options, listener } = request;
-        let checkpoints = if self.prefixes.is_on() { CHECKPOINTS } else { 0 };
+        // They move to the cache after every pass, and a pass makes one at most.
+        let checkpoints = usize::from(self.prefixes.is_on());
         let mut session = Session::with_options(SessionOptions { checkpoints }).with_pace(self.pace.clone());
         let executor = &mut *self.executor;
         if let Some((snapshot, tokens)) = self.prefixes.find(&prompt, options.mode)
@@ -115,11 +113,15 @@ impl Scheduler {
             self.prefixes.remove(executor, snapshot);
         }
         options.chunk_rows = options.chunk_rows.min(self.options.chunk_rows);
-        options.checkpoints.extend(self.prefixes.branch(&prompt, session.committed().len()));
+        let cached = session.committed().len();
+        options.checkpoints.extend(self.prefixes.branch(&prompt, cached));
+        if let Some(before) = cached.checked_div(self.options.prefix_every) {
+            let way = (before + 1..).map(|i| i * self.options.prefix_every);
+            options.checkpoints.extend(way.take_while(|&at| at < prompt.len()));
+        }
         match session.start(executor, &prompt, &options) {
             Ok(generation) => {
                 let begun = Instant::now();
-                let cached = session.committed().len();
                 self.metrics.begun(prompt.len(), cached, begun - since);
                 let active = Active { listener, session, generation, prompt, begun, since, speaking: false };
                 self.active.push_back(active);
@@ -190,11 +192,9 @@ impl Scheduler {
             self.end(active, absorbed);
             return;
         }
-        if active.past_prompt() {
-            // At once rather than at the end: others may wait for just this prompt.
-            for (ids, snapshot) in active.session.take_checkpoints() {
-                self.prefixes.insert(&mut *self.executor, ids, snapshot);
-            }
+        // At once rather than at the end: others may wait for just this prompt.
+        for (ids, snapshot) in active.session.take_checkpoints() {
+            self.prefixes.insert(&mut *self.executor, ids, snapshot);
         }
         self.active.push_back(active);
     }

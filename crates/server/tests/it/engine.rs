@@ -60,10 +60,11 @@ proptest! {
         chunk_rows in 1..40usize,
         // None, a few states, plenty: a state here takes 8 bytes a position.
         prefix_bytes in prop_oneof![Just(0), 200..2000u64, Just(1 << 20)],
+        prefix_every in 0..20usize,
     ) {
         let mut alone = ScriptedExecutor::new(seed);
         let engine_options =
-            EngineOptions { parallel, chunk_rows, prefix_bytes, ..EngineOptions::default() };
+            EngineOptions { parallel, chunk_rows, prefix_bytes, prefix_every, ..EngineOptions::default() };
         let (engine, script, _) = scripted(ScriptedExecutor::new(seed), engine_options);
         let mut said: Vec<(Vec<u32>, Vec<u32>)> = Vec::new();
         for round in rounds {
@@ -248,6 +249,21 @@ fn the_third_prompt_of_a_kind_finds_all_that_they_share() {
         })
         .collect();
     assert_eq!(cached, [0, 0, 30]);
+}
+
+#[test]
+fn a_prompt_leaves_states_on_its_way() {
+    let options = EngineOptions { prefix_every: 8, ..EngineOptions::default() };
+    let (engine, _, _) = scripted(ScriptedExecutor::new(3), options);
+    let options = Options { max_tokens: 3, ..Options::new(Mode::Denoise) };
+    let ids: Vec<u32> = (0..30).map(|i| i % 7).collect();
+    let mut alone = ScriptedExecutor::new(3);
+    for (shared, cached) in [(30, 0), (7, 0), (8, 8), (23, 16), (24, 24)] {
+        let prompt = [&ids[..shared], &[10 + shared as u32 % 3]].concat();
+        let outcome = submit(&engine, &prompt, &options).wait().unwrap();
+        assert_eq!(outcome.stats.cached_tokens, cached, "{shared} tokens shared");
+        assert_eq!(outcome.tokens, cold(&mut alone, &prompt, &options));
+    }
 }
 
 /// Ends an engine and waits until its states are on the disk.
