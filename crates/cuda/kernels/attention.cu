@@ -29,7 +29,7 @@ __device__ __forceinline__ kv_t* plane(const Part& p, u32 layer, u32 which) {
 }
 
 // Norms and rotations; keys and values go to their place. Grid: (rows, HEADS + KV_HEADS); one warp.
-extern "C" __global__ void attention_prepare(const __grid_constant__ Attention a) {
+KERNEL(attention_prepare, Attention, 32) {
     begin();
     u32 row = blockIdx.x, head = blockIdx.y, lane = threadIdx.x;
     const Part p = a.parts[a.part_of[row]];
@@ -73,9 +73,9 @@ constexpr u32 QUERY_STEP = ATTENTION_THREADS / HEAD_DIM;
 
 // Grid: (tiles of 8 queries of the longest part, KV_HEADS · splits, parts); 256 threads. The
 // queries of a KV head are its rows times the heads that share it.
-extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS) attention(const __grid_constant__ Attention a) {
+KERNEL(attention, Attention, ATTENTION_THREADS) {
     begin();
-    extern __shared__ float shared[];
+    DYNAMIC_SHARED(shared);
     float* q = shared;                         // [QUERIES][HEAD_DIM]
     float* k = q + QUERIES * HEAD_DIM;         // [KEYS][HEAD_STRIDE]
     float* weight = k + KEYS * HEAD_STRIDE;    // [QUERIES][KEYS]
@@ -157,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS) attention(const 
 }
 
 // Joins the splits and applies the gate. Grid: (rows, HEADS).
-extern "C" __global__ void attention_finish(const __grid_constant__ Attention a) {
+KERNEL(attention_finish, Attention, 128) {
     begin();
     u32 row = blockIdx.x, head = blockIdx.y;
     const float* first = a.partial + ((u64)row * HEADS + head) * PARTIAL;

@@ -1,13 +1,7 @@
 // Types, geometry and small primitives that every kernel shares.
 //
 // The geometry comes in as macros from the host (`compile.rs`): a module is compiled for one model,
-// so that loops unroll and shapes fold. No CUDA header is needed: half precision is handled as raw
-// bits through PTX.
-
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
+// so that loops unroll and shapes fold.
 
 constexpr u32 HIDDEN = SHAMROCK_HIDDEN;
 constexpr u32 VOCAB = SHAMROCK_VOCAB;
@@ -89,18 +83,7 @@ struct Groups {
 constexpr u32 WARP = 32;
 constexpr u32 FULL = 0xffffffffu;
 
-// Every kernel starts with this. From Hopper on, a kernel is launched while the one before it still
-// runs: its blocks may take their places, and wait here until what they read has been written.
-__device__ __forceinline__ void let_next_start() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-__device__ __forceinline__ void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
+// Every kernel starts with this, or with its two halves apart.
 __device__ __forceinline__ void begin() {
     let_next_start();
     wait_for_previous();
@@ -135,18 +118,7 @@ __device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }
 __device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 
 // Nearest half, saturating: a finite float never becomes an infinity.
-__device__ __forceinline__ u16 to_half(float x) {
-    u16 h;
-    x = fminf(fmaxf(x, -65504.0f), 65504.0f);
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
-    return h;
-}
-
-__device__ __forceinline__ float from_half(u16 h) {
-    float x;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
-    return x;
-}
+__device__ __forceinline__ u16 to_half(float x) { return half_bits(fminf(fmaxf(x, -65504.0f), 65504.0f)); }
 
 // Stores an activation as half, and its rounding remainder where products keep one.
 __device__ __forceinline__ void store_split(u16* hi, u16* lo, u64 at, float x) {

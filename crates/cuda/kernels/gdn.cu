@@ -45,7 +45,7 @@ constexpr u32 UNITS = 2 * KEY_HEADS + VALUE_HEADS;  // heads of q, k and v
 constexpr u32 UNIT_VALUES = ((DK > DV ? DK : DV) + WARP - 1) / WARP;
 
 // Grid: (rows of the longest part, UNITS + 1 in groups of 8, parts); a warp takes a head of one row.
-extern "C" __global__ void __launch_bounds__(256) gdn_prepare(const __grid_constant__ Mixer a) {
+KERNEL(gdn_prepare, Mixer, 256) {
     begin();
     const Part p = a.parts[blockIdx.z];
     u32 t = blockIdx.x, unit = blockIdx.y * 8 + threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -202,7 +202,7 @@ __device__ __forceinline__ void recur(float* memory, const RowSource& from, u32 
 }
 
 // Grid: (VALUE_HEADS, DV / RECUR_COLS, commit parts); 128 threads.
-extern "C" __global__ void __launch_bounds__(128) gdn_recur(const __grid_constant__ Mixer a) {
+KERNEL(gdn_recur, Mixer, 128) {
     begin();
     const Part p = a.parts[blockIdx.z];
     float* state = p.gdn + (u64)a.layer * GDN_STATE;
@@ -220,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(128) gdn_recur(const __grid_constan
 }
 
 // The gated norm. Grid: (rows of the longest part, VALUE_HEADS / 8, commit parts); a warp a head.
-extern "C" __global__ void __launch_bounds__(256) gdn_gate(const __grid_constant__ Mixer a) {
+KERNEL(gdn_gate, Mixer, 256) {
     begin();
     const Part p = a.parts[blockIdx.z];
     u32 head = blockIdx.y * 8 + threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -247,7 +247,7 @@ struct Replay {
     u32 kept;
 };
 
-extern "C" __global__ void __launch_bounds__(128) gdn_replay(const __grid_constant__ Replay a) {
+KERNEL(gdn_replay, Replay, 128) {
     begin();
     float* state = a.gdn + (u64)blockIdx.z * GDN_STATE;
     const float* undo = a.undo + (u64)blockIdx.z * a.rows * UNDO_ROW;
@@ -279,9 +279,9 @@ constexpr u32 KEY_STRIDE = DK + 4;  // 16-byte accesses down a column fall into 
 // Grid: (VALUE_HEADS, tiles of 8 rows of the longest block, preview parts); 256 threads.
 // Every row mixes the block's value rows by a softmax over key similarity, with one more slot for
 // the memory; keys come in tiles of 32 rows with a running maximum.
-extern "C" __global__ void __launch_bounds__(PREVIEW_THREADS) gdn_preview(const __grid_constant__ Mixer a) {
+KERNEL(gdn_preview, Mixer, PREVIEW_THREADS) {
     begin();
-    extern __shared__ float shared[];
+    DYNAMIC_SHARED(shared);
     float* q = shared;                             // [QUERY_ROWS][KEY_STRIDE]
     float* k = q + QUERY_ROWS * KEY_STRIDE;        // [KEY_ROWS][KEY_STRIDE]
     float* v = k + KEY_ROWS * KEY_STRIDE;          // [KEY_ROWS][DV]

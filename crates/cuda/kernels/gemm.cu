@@ -7,12 +7,6 @@
 // one band of rows, so that activations are read once per block, and add up in shared memory in a
 // fixed order: results do not depend on timing.
 
-__device__ __forceinline__ void mma(float (&c)[4], const u32 a0, const u32 a1, const u32 a2, const u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 // Activations of 64 columns of one 8-row tile: lane (n, t) holds columns 8t.. of each half.
 struct Rows64 { uint4 x[2]; };
 
@@ -184,7 +178,7 @@ struct Dense {
 template <int MT, int WM, int WK, int NT, bool LO>
 __device__ __forceinline__ void dense(const Dense& a) {
     let_next_start();
-    extern __shared__ float shared[];
+    DYNAMIC_SHARED(shared);
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, group = warp % WM, share = warp / WM;
     u32 s = 0;
     while (s + 1 < a.count && blockIdx.x >= a.segments[s + 1].first_block) s++;
@@ -227,7 +221,7 @@ __device__ __forceinline__ void dense(const Dense& a) {
 }
 
 #define DENSE(name, MT, WM, WK, NT, LO) \
-    extern "C" __global__ void __launch_bounds__(WM * WK * 32) name(const __grid_constant__ Dense a) { dense<MT, WM, WK, NT, LO>(a); }
+    KERNEL(name, Dense, WM * WK * 32) { dense<MT, WM, WK, NT, LO>(a); }
 #define DENSE_BANDS(NT, LO, suffix)                  \
     DENSE(dense_16_##suffix, 1, 1, 8, NT, LO)        \
     DENSE(dense_32_##suffix, 1, 2, 4, NT, LO)        \
@@ -242,11 +236,13 @@ DENSE_BANDS(1, true, 8_split)
 DENSE_BANDS(2, true, 16_split)
 DENSE_BANDS(4, true, 32_split)
 
-// An expert's matrices, [layers][EXPERTS + 1], the shared expert last; mirrors `abi::Expert`.
+// An expert's matrices; mirrors `abi::Expert`.
 struct Expert { Matrix gate, up, down; };
 
+// A launch over a list of experts: all of a layer, or where they are cached some of them.
 struct Experts {
-    const Expert* experts;
+    const Expert* experts;  // what `groups.work` numbers: the layer's experts, or the cache's places
+    const Expert* shared;   // the layer's shared expert
     Groups groups;
     const u16* hi;     // activations [rows][HIDDEN_PAD] (gate_up) or [pairs][stride] (down)
     const u16* lo;
@@ -256,7 +252,7 @@ struct Experts {
     u32 rows;
     u32 stride;        // of `act` rows
     u32 row_tiles;     // gate_up: of a routed expert
-    u32 shared_tiles;  // gate_up: of the shared expert
+    u32 shared_tiles;  // gate_up: of the shared expert; 0 if this launch leaves it out
 };
 
 // The rows of one expert.
@@ -273,7 +269,7 @@ struct Work {
 // The shared expert has every row and comes first, so that it does not trail.
 __device__ __forceinline__ bool work_at(Work& w, const Experts& a, u32 item, u32 routed, u32 shared) {
     if (item < shared) {
-        w = {a.experts + EXPERTS, nullptr, a.rows, item};
+        w = {a.shared, nullptr, a.rows, item};
         return true;
     }
     item -= shared;
@@ -362,7 +358,7 @@ __device__ __forceinline__ void gate_up_tile(const Experts& a, const Work& w, u3
 
 // Tiles of up to WIDEST activation rows.
 template <int WIDEST, bool LO> __device__ __forceinline__ void gate_up(const Experts& a) {
-    extern __shared__ float shared[];
+    DYNAMIC_SHARED(shared);
     Work w;
     for (u32 item = blockIdx.x; work_at(w, a, item, a.row_tiles, a.shared_tiles); item += gridDim.x)
         for (u32 row0 = 0; row0 < w.rows;)
@@ -382,10 +378,10 @@ __device__ __forceinline__ void down_tile(const Experts& a, const Work& w, u32 r
 }
 
 template <int WIDEST, bool LO> __device__ __forceinline__ void down(const Experts& a) {
-    extern __shared__ float shared[];
+    DYNAMIC_SHARED(shared);
     constexpr u32 BANDS = (HIDDEN + 63) / 64;
     Work w;
-    for (u32 item = blockIdx.x; work_at(w, a, item, BANDS, BANDS); item += gridDim.x)
+    for (u32 item = blockIdx.x; work_at(w, a, item, BANDS, a.shared_tiles ? BANDS : 0); item += gridDim.x)
         for (u32 row0 = 0; row0 < w.rows;)
             if (WIDEST == 8 || w.rows - row0 <= 8) down_tile<1, LO>(a, w, row0, shared), row0 += 8;
             else down_tile<WIDEST / 8, LO>(a, w, row0, shared), row0 += WIDEST;
@@ -413,7 +409,7 @@ template <bool LO> __device__ __forceinline__ void down_wide_items(const Experts
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     constexpr u32 BANDS = (HIDDEN + 255) / 256;
     Work w;
-    for (u32 item = blockIdx.x; work_at(w, a, item, BANDS, BANDS); item += gridDim.x) {
+    for (u32 item = blockIdx.x; work_at(w, a, item, BANDS, a.shared_tiles ? BANDS : 0); item += gridDim.x) {
         u32 band = w.index * 16 + warp * 2;
         if (band >= w.expert->down.row_tiles) continue;
         for (u32 row0 = 0; row0 < w.rows; row0 += WIDE * 8) {
@@ -425,9 +421,9 @@ template <bool LO> __device__ __forceinline__ void down_wide_items(const Experts
 }
 
 // By the rows of a pass: up to 8, few an expert, many an expert.
-extern "C" __global__ void __launch_bounds__(256, 3) gate_up_8(const __grid_constant__ Experts a) { begin(), gate_up<8, SPLIT == 2>(a); }
-extern "C" __global__ void __launch_bounds__(256, 3) down_8(const __grid_constant__ Experts a) { begin(), down<8, SPLIT == 2>(a); }
-extern "C" __global__ void __launch_bounds__(256, 2) gate_up_16(const __grid_constant__ Experts a) { begin(), gate_up<16, SPLIT == 2>(a); }
-extern "C" __global__ void __launch_bounds__(256, 2) down_16(const __grid_constant__ Experts a) { begin(), down<16, SPLIT == 2>(a); }
-extern "C" __global__ void __launch_bounds__(256, 1) gate_up_wide(const __grid_constant__ Experts a) { begin(), gate_up_wide_items<SPLIT == 2>(a); }
-extern "C" __global__ void __launch_bounds__(256, 1) down_wide(const __grid_constant__ Experts a) { begin(), down_wide_items<SPLIT == 2>(a); }
+KERNEL(gate_up_8, Experts, 256, 3) { begin(), gate_up<8, SPLIT == 2>(a); }
+KERNEL(down_8, Experts, 256, 3) { begin(), down<8, SPLIT == 2>(a); }
+KERNEL(gate_up_16, Experts, 256, 2) { begin(), gate_up<16, SPLIT == 2>(a); }
+KERNEL(down_16, Experts, 256, 2) { begin(), down<16, SPLIT == 2>(a); }
+KERNEL(gate_up_wide, Experts, 256, 1) { begin(), gate_up_wide_items<SPLIT == 2>(a); }
+KERNEL(down_wide, Experts, 256, 1) { begin(), down_wide_items<SPLIT == 2>(a); }

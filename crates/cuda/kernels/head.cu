@@ -32,7 +32,7 @@ __device__ __forceinline__ float ramp(int position, float strength, float start,
 }
 
 // Grid: (scored rows). The phases are ordered; ids within one are distinct.
-extern "C" __global__ void shape(const __grid_constant__ Shape a) {
+KERNEL(shape, Shape, 256) {
     begin();
     ScoredRow row = a.rows[blockIdx.x];
     if (row.shaping == ~0u) return;
@@ -108,7 +108,7 @@ struct Picks {
 };
 
 // Grid: (chunks, scored rows); 256 threads.
-extern "C" __global__ void __launch_bounds__(256) pick_chunks(const __grid_constant__ Picks a) {
+KERNEL(pick_chunks, Picks, 256) {
     begin();
     __shared__ Softmax scratch[8];
     const float none = __int_as_float(0xff800000);
@@ -135,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(256) pick_chunks(const __grid_const
 }
 
 // Grid: (scored rows); one warp.
-extern "C" __global__ void pick_join(const __grid_constant__ Picks a) {
+KERNEL(pick_join, Picks, 32) {
     begin();
     const float none = __int_as_float(0xff800000);
     Softmax s = {none, none, 0, 0.0f, 0.0f};

@@ -20,14 +20,6 @@ template <> struct Packed<Q4> { uint4 w; u32 code; };
 template <> struct Packed<Q8> { uint4 w[2]; };
 template <> struct Packed<F16> { uint4 w[4]; };
 
-// Streaming load: weights pass once, activations stay in L1.
-__device__ __forceinline__ uint4 load_stream(const void* p) {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    return v;
-}
-
 __device__ __forceinline__ void load_packed(Packed<Q4>& a, const Matrix& m, u32 tile, u32 step, u32 lane) {
     u64 at = ((u64)tile * m.steps + step) * WARP + lane;
     a.w = load_stream(m.tiles + at * 16);
@@ -42,23 +34,6 @@ __device__ __forceinline__ void load_packed(Packed<F16>& a, const Matrix& m, u32
     const u8* p = m.tiles + (((u64)tile * m.steps + step) * 4 * WARP + lane) * 16;
 #pragma unroll
     for (int i = 0; i < 4; i++) a.w[i] = load_stream(p + i * 512);
-}
-
-// (a & mask) | bits in one instruction.
-__device__ __forceinline__ u32 and_or(u32 a, u32 mask, u32 bits) {
-    u32 r;
-    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(mask), "r"(bits));
-    return r;
-}
-__device__ __forceinline__ u32 half2_sub(u32 a, u32 b) {
-    u32 r;
-    asm("sub.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-    return r;
-}
-__device__ __forceinline__ u32 half2_fma(u32 a, u32 b, u32 c) {
-    u32 r;
-    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-    return r;
 }
 
 // Eight nibbles to four half2 of (nibble - 8): a nibble under the exponent of 1024 is 1024 + n,

@@ -8,7 +8,7 @@ struct Embed {
     float* hidden;      // [rows][HIDDEN]
 };
 
-extern "C" __global__ void embed(const __grid_constant__ Embed a) {
+KERNEL(embed, Embed, 256) {
     begin();
     u32 id = a.ids[blockIdx.x];
     for (u32 i = threadIdx.x; i < HIDDEN; i += blockDim.x)
@@ -55,7 +55,7 @@ __device__ __forceinline__ void store_split4(u16* hi, u16* lo, u64 at, const flo
 }
 
 // Grid: (rows). Four columns a thread and turn, all loads of a turn in flight together.
-extern "C" __global__ void rms_norm(const __grid_constant__ Norm a) {
+KERNEL(rms_norm, Norm, 512) {
     static_assert(HIDDEN % 4 == 0, "rows are read four columns at a time");
     __shared__ float scratch[32];
     __shared__ float4 x[HIDDEN / 4];

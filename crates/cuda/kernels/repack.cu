@@ -26,7 +26,7 @@ __device__ __forceinline__ bool lane_of(const Repack& a, u32 per_step, u64& unit
 }
 
 // Halves: two units of 16 bytes per lane and tile, one for each row.
-extern "C" __global__ void repack_f16(Repack a) {
+KERNEL(repack_f16, Repack, 256) {
     begin();
     u64 unit;
     u32 row_tile, column, lane;
@@ -39,7 +39,7 @@ extern "C" __global__ void repack_f16(Repack a) {
     ((uint4*)a.tiles)[unit] = *(uint4*)out;
 }
 
-extern "C" __global__ void repack_q8(Repack a) {
+KERNEL(repack_q8, Repack, 256) {
     begin();
     u64 unit;
     u32 row_tile, column, lane;
@@ -56,7 +56,7 @@ extern "C" __global__ void repack_q8(Repack a) {
     if (column == 0 && lane < 16) a.scales[a.row0 + row] = row < a.rows ? from_half(a.params[row]) : 0.0f;
 }
 
-extern "C" __global__ void repack_q4(Repack a) {
+KERNEL(repack_q4, Repack, 256) {
     begin();
     u64 unit;
     u32 row_tile, step, lane;

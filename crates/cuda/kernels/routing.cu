@@ -50,7 +50,7 @@ __device__ __forceinline__ void store_choice(const Routing& a, u32 row, u32 coun
 }
 
 // A warp a row: softmax over all experts and each row's own choice.
-extern "C" __global__ void route(const __grid_constant__ Routing a) {
+KERNEL(route, Routing, 256) {
     begin();
     u32 row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (row >= a.rows) return;
@@ -79,7 +79,7 @@ extern "C" __global__ void route(const __grid_constant__ Routing a) {
 }
 
 // The coreset of each preview, and its rows' choice inside it. Grid: (preview parts); 1024 threads.
-extern "C" __global__ void __launch_bounds__(1024) route_coreset(const __grid_constant__ Routing a) {
+KERNEL(route_coreset, Routing, 1024) {
     begin();
     constexpr u32 LISTED = 64;  // rows listed at once
     __shared__ double total[EXPERTS], sorted[EXPERTS];
@@ -158,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(1024) route_coreset(const __grid_co
 
 // Groups the pairs of all rows by expert. One block of 1024 threads. The order inside a group
 // depends on timing and on nothing else depends on it: pairs are independent.
-extern "C" __global__ void __launch_bounds__(1024) group_rows(const __grid_constant__ Routing a) {
+KERNEL(group_rows, Routing, 1024) {
     begin();
     __shared__ u32 count[EXPERTS], at[EXPERTS], warp_sums[32], active;
     for (u32 e = threadIdx.x; e < EXPERTS; e += blockDim.x) count[e] = 0;

@@ -11,6 +11,7 @@ use shamrock_model::{Error, ModelFile, Result};
 use crate::geometry::Geometry;
 use crate::{BACKEND, KvPrecision, Precision};
 
+const PTX: &str = include_str!("../kernels/ptx.cuh");
 const COMMON: &str = include_str!("../kernels/common.cuh");
 const LAYOUT: &str = include_str!("../kernels/layout.cuh");
 
@@ -50,7 +51,7 @@ pub fn check(
 /// Machine code of one module, from `cache` if it is there.
 pub(crate) fn module(geometry: &Geometry, name: &str, arch: u32, cache: Option<&Path>) -> Result<Vec<u8>> {
     let source = MODULES.iter().find(|(n, _)| *n == name).map_or("", |(_, source)| source);
-    let program = format!("{COMMON}\n{LAYOUT}\n{source}");
+    let program = format!("{PTX}\n{COMMON}\n{LAYOUT}\n{source}");
     let mut options = vec![
         format!("--gpu-architecture=sm_{arch}"),
         "--std=c++17".to_owned(),

@@ -1,0 +1,83 @@
+// Types, how kernels are declared, and the instructions that CUDA C++ has no name for. No CUDA
+// header is needed: half precision is handled as raw bits.
+//
+// Everything here has a twin in `standin/device.h`, which takes its place where kernels run on a CPU.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#ifndef SHAMROCK_STANDIN
+
+// A kernel and its one parameter `a`; after them threads of a block, at most, and, where registers
+// are to be bounded, resident blocks.
+#define KERNEL(name, Args, ...) \
+    extern "C" __global__ void __launch_bounds__(__VA_ARGS__) name(const __grid_constant__ Args a)
+
+// The launch's dynamic shared memory.
+#define DYNAMIC_SHARED(name) extern __shared__ __align__(16) float name[]
+
+// From Hopper on, a kernel is launched while the one before it still runs: its blocks may take
+// their places, and wait until what they read has been written.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Nearest half; overflows to infinity.
+__device__ __forceinline__ u16 half_bits(float x) {
+    u16 h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+}
+
+__device__ __forceinline__ float from_half(u16 h) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+    return x;
+}
+
+__device__ __forceinline__ u32 half2_sub(u32 a, u32 b) {
+    u32 r;
+    asm("sub.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+__device__ __forceinline__ u32 half2_fma(u32 a, u32 b, u32 c) {
+    u32 r;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+
+// (a & mask) | bits in one instruction.
+__device__ __forceinline__ u32 and_or(u32 a, u32 mask, u32 bits) {
+    u32 r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(mask), "r"(bits));
+    return r;
+}
+
+// Streaming load: weights pass once, activations stay in L1.
+__device__ __forceinline__ uint4 load_stream(const void* p) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+// c += a b for a warp: a is 16x16, b 16x8, c 16x8. With (g, t) = (lane / 4, lane % 4) a lane holds
+//   a0 a1 a2 a3   rows g, g+8, g, g+8, columns 2t 2t+1 (a0, a1) and 2t+8 2t+9 (a2, a3)
+//   b0 b1         rows 2t 2t+1 and 2t+8 2t+9 of column g
+//   c             rows g (c[0], c[1]) and g+8, columns 2t 2t+1
+__device__ __forceinline__ void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+#endif
