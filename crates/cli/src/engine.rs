@@ -6,14 +6,14 @@ use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use shamrock_cpu::{CpuExecutor, CpuOptions, Memory, Precision, available_memory};
-use shamrock_cuda::{CudaExecutor, CudaOptions};
+use shamrock_cuda::{CudaExecutor, CudaOptions, Placement};
 use shamrock_metal::MetalOptions;
 use shamrock_model::reference::{ReferenceExecutor, ReferenceOptions};
 use shamrock_model::{Executor, ModelFile, Origin};
 use shamrock_text::{ChatTemplate, Prompter, Tokenizer};
 
 use crate::folders;
-use crate::output::bytes;
+use crate::output::{byte_bar, bytes, noteln};
 
 /// Where passes run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -79,6 +79,10 @@ pub struct EngineArgs {
     /// Memory for experts in use on a Mac's GPU, like 6G: views of the file beyond it are let go of
     #[arg(long, value_name = "BYTES", default_value = "6G", help_heading = "Engine", value_parser = parse_bytes)]
     pub expert_views: u64,
+    /// Device memory for routed experts, like 6GiB, where they do not all fit: others come from the file
+    /// when they are needed [default: what is free]
+    #[arg(long, value_name = "BYTES", help_heading = "Engine", value_parser = parse_bytes)]
+    pub vram: Option<u64>,
     /// Which CUDA device
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Engine")]
     pub device: usize,
@@ -163,10 +167,18 @@ impl EngineArgs {
             precision,
             kv,
             max_context: self.max_context(),
+            expert_memory: self.vram,
             kernel_cache: folders::cache().map(|cache| cache.join("kernels")),
             profile: self.profile,
         };
-        Ok(Box::new(CudaExecutor::new(model, &options)?))
+        let bar = byte_bar(0, "uploading");
+        let executor = CudaExecutor::with_progress(model, &options, &mut |placed, total| {
+            bar.set_length(total);
+            bar.set_position(placed);
+        })?;
+        bar.finish_and_clear();
+        tell(&executor.placement());
+        Ok(Box::new(executor))
     }
 
     fn cpu(&self, model: ModelFile) -> Result<Box<dyn Executor>> {
@@ -224,13 +236,31 @@ impl EngineArgs {
     }
 }
 
-/// A number of bytes with an optional decimal unit: `500M`, `12G`, `12GB`.
+/// What a person should know about weights on a device: that not all are there, or how long they took.
+fn tell(placement: &Placement) {
+    let Placement { bytes: held, experts: (room, all), time } = *placement;
+    if room < all {
+        noteln(&format!(
+            "note: {} of weights on the device, {} % of the experts among them; others are sent when they are needed",
+            bytes(held),
+            100 * room / all.max(1)
+        ));
+    } else if time.as_secs_f64() >= 1.0 {
+        noteln(&format!("{} of weights on the device in {:.1} s", bytes(held), time.as_secs_f64()));
+    }
+}
+
+/// A number of bytes with an optional unit, decimal or binary: `500M`, `12G`, `12GB`, `6GiB`.
 fn parse_bytes(text: &str) -> std::result::Result<u64, String> {
     let number = text.trim_end_matches(['b', 'B']);
+    let (number, step) = match number.strip_suffix('i') {
+        Some(number) if number.ends_with(|c: char| c.is_ascii_alphabetic()) => (number, 1024.0),
+        _ => (number, 1000.0f64),
+    };
     let unit = match number.chars().next_back() {
-        Some('k' | 'K') => 1e3,
-        Some('m' | 'M') => 1e6,
-        Some('g' | 'G') => 1e9,
+        Some('k' | 'K') => step,
+        Some('m' | 'M') => step.powi(2),
+        Some('g' | 'G') => step.powi(3),
         _ => 1.0,
     };
     let digits = number.trim_end_matches(|c: char| c.is_ascii_alphabetic());

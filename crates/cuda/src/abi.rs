@@ -40,6 +40,9 @@ pub(crate) const F16: u32 = 2;
 device_struct!(/// Three matrices of an expert.
 Expert { gate: Matrix, up: Matrix, down: Matrix });
 
+/// Words of an entry of [`Groups::work`]: expert, first pair, rows (0 ends the list), nothing.
+pub(crate) const WORK_WORDS: usize = 4;
+
 device_struct!(/// Rows by expert.
 Groups { work: Ptr, pairs: Ptr });
 
@@ -75,7 +78,7 @@ Dense { segments: [Segment; MAX_SEGMENTS], count: u32, rows: u32 });
 
 device_struct!(/// Arguments of `gate_up` and `down`.
 Experts {
-    experts: Ptr, groups: Groups, hi: Ptr, lo: Ptr, act_hi: Ptr, act_lo: Ptr, out: Ptr,
+    experts: Ptr, shared: Ptr, groups: Groups, hi: Ptr, lo: Ptr, act_hi: Ptr, act_lo: Ptr, out: Ptr,
     rows: u32, stride: u32, row_tiles: u32, shared_tiles: u32,
 });
 

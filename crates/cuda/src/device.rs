@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use cudarc::driver::sys::CUfunction_attribute;
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, PinnedHostSlice,
+    CudaContext, CudaEvent, CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, PinnedHostSlice,
     result, sys,
 };
 use cudarc::nvrtc::Ptx;
@@ -36,7 +36,37 @@ pub fn available() -> Result<usize> {
 
 /// A driver error in this crate's terms.
 pub(crate) fn driver(error: DriverError) -> Error {
-    Error::Device { backend: BACKEND, problem: error.to_string() }
+    named(error, "")
+}
+
+/// The same, with what failed in front of the message.
+fn named(error: DriverError, what: &str) -> Error {
+    let problem = format!("{what}{error}");
+    match error.0 {
+        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::DeviceMemory { backend: BACKEND, bytes: None },
+        code if breaks_the_context(code) => Error::DeviceLost { backend: BACKEND, problem },
+        _ => Error::Device { backend: BACKEND, problem },
+    }
+}
+
+/// Errors after which every call of the process on this device fails.
+fn breaks_the_context(code: sys::CUresult) -> bool {
+    use sys::CUresult::*;
+    matches!(
+        code,
+        CUDA_ERROR_DEVICE_UNAVAILABLE
+            | CUDA_ERROR_ECC_UNCORRECTABLE
+            | CUDA_ERROR_ILLEGAL_ADDRESS
+            | CUDA_ERROR_LAUNCH_TIMEOUT
+            | CUDA_ERROR_CONTEXT_IS_DESTROYED
+            | CUDA_ERROR_ASSERT
+            | CUDA_ERROR_HARDWARE_STACK_ERROR
+            | CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | CUDA_ERROR_MISALIGNED_ADDRESS
+            | CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | CUDA_ERROR_INVALID_PC
+            | CUDA_ERROR_LAUNCH_FAILED
+    )
 }
 
 /// Memory on the device, freed in the stream's order when dropped.
@@ -84,11 +114,13 @@ impl Grid {
     }
 }
 
-/// A device with its compiled kernels.
+/// A device with its compiled kernels, seen through one of its streams: everything below happens in
+/// that stream's order.
+#[derive(Clone)]
 pub(crate) struct Device {
     pub(crate) context: Arc<CudaContext>,
     pub(crate) stream: Arc<CudaStream>,
-    kernels: HashMap<&'static str, CudaFunction>,
+    kernels: Arc<HashMap<&'static str, CudaFunction>>,
     /// Multiprocessors.
     pub(crate) multiprocessors: usize,
     /// Kernels may start while the one before still runs (Hopper and later); they wait for it
@@ -107,7 +139,8 @@ impl Device {
             });
         }
         let context = CudaContext::new(options.device).map_err(driver)?;
-        // SAFETY: everything runs on one stream, in order; no event is needed to keep memory alive.
+        // SAFETY: a buffer is used on the stream it came from, or on another one that waits for events
+        // itself (`after`); no event of cudarc's is needed to keep memory alive.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().map_err(driver)?;
         keep_freed_memory(&context)?;
@@ -121,31 +154,50 @@ impl Device {
         let multiprocessors = context
             .attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
             .map_err(driver)?;
-        let mut device = Device {
-            context,
-            stream,
-            kernels: HashMap::new(),
-            multiprocessors: usize::try_from(multiprocessors).unwrap_or(1),
-            overlaps: major >= 9,
-        };
         let arch = (major * 10 + minor) as u32;
-        let shared = device
-            .context
+        let shared = context
             .attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
             .map_err(driver)?;
-        for (name, kernels) in KERNELS {
+        let mut kernels = HashMap::new();
+        for (name, names) in KERNELS {
             let code = compile::module(geometry, name, arch, options.kernel_cache.as_deref())?;
-            let module = device.context.load_module(Ptx::from_binary(code)).map_err(driver)?;
-            for &kernel in kernels {
+            let module = context.load_module(Ptx::from_binary(code)).map_err(driver)?;
+            for &kernel in names {
                 // Some exist only for one precision.
                 let Ok(function) = module.load_function(kernel) else { continue };
                 let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
                 let own = function.shared_size_bytes().map_err(driver)?;
                 function.set_attribute(attribute, shared - own).map_err(driver)?;
-                device.kernels.insert(kernel, function);
+                kernels.insert(kernel, function);
             }
         }
-        Ok(device)
+        Ok(Device {
+            context,
+            stream,
+            kernels: Arc::new(kernels),
+            multiprocessors: usize::try_from(multiprocessors).unwrap_or(1),
+            overlaps: major >= 9,
+        })
+    }
+
+    /// The same device through a stream of its own.
+    pub(crate) fn other_stream(&self) -> Result<Device> {
+        Ok(Device { stream: self.context.new_stream().map_err(driver)?, ..self.clone() })
+    }
+
+    /// Marks the end of what this stream has been given so far.
+    pub(crate) fn mark(&self) -> Result<CudaEvent> {
+        self.stream.record_event(None).map_err(driver)
+    }
+
+    /// Has this stream wait for a mark of another one, without the host waiting.
+    pub(crate) fn after(&self, mark: &CudaEvent) -> Result<()> {
+        self.stream.wait(mark).map_err(driver)
+    }
+
+    /// Bytes of device memory: free and in all.
+    pub(crate) fn memory(&self) -> Result<(usize, usize)> {
+        self.context.mem_get_info().map_err(driver)
     }
 
     /// Launches a kernel on the stream.
@@ -160,7 +212,7 @@ impl Device {
         // SAFETY: `A` mirrors the kernel's one parameter, see `abi`; its pointers come from live
         // buffers of this device that are as large as the kernel's comments say.
         unsafe { self.launch_raw(function, grid, (&raw const *args).cast_mut().cast()) }
-            .map_err(|e| Error::Device { backend: BACKEND, problem: format!("kernel {kernel}: {e}") })
+            .map_err(|e| named(e, &format!("kernel {kernel}: ")))
     }
 
     /// # Safety
@@ -211,9 +263,9 @@ impl Device {
     /// Memory that is written before it is read.
     pub(crate) fn uninit(&self, bytes: usize) -> Result<Buffer> {
         // SAFETY: bytes have no invalid value, and the callers' kernels write before they read.
-        let slice = unsafe { self.stream.alloc::<u8>(bytes.max(1)) }.map_err(|e| Error::Device {
-            backend: BACKEND,
-            problem: format!("{bytes} bytes of device memory: {e}"),
+        let slice = unsafe { self.stream.alloc::<u8>(bytes.max(1)) }.map_err(|e| match driver(e) {
+            Error::DeviceMemory { backend, .. } => Error::DeviceMemory { backend, bytes: Some(bytes) },
+            other => other,
         })?;
         let ptr = slice.device_ptr(&self.stream).0;
         Ok(Buffer { slice, ptr })

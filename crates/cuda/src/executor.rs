@@ -7,17 +7,18 @@ use cudarc::driver::{CudaGraph, sys};
 use shamrock_model::executor::{Scored, StepOutput};
 use shamrock_model::sequences::Sequences;
 use shamrock_model::{
-    Config, Executor, Limits, ModelFile, Part, Pass, PassStats, Result, Score, SeqId, SequenceState,
+    Config, Error, Executor, Limits, ModelFile, Part, Pass, PassStats, Result, Score, SeqId, SequenceState,
     SnapshotId, Step,
 };
 
 use crate::abi::{self, Ptr};
+use crate::cache::{ExpertCache, Found};
 use crate::device::{Device, driver};
 use crate::geometry::Geometry;
 use crate::inputs::{Inputs, Plan, PlannedPart, Shape, pick};
 use crate::pass::{Launcher, Profile};
 use crate::sequence::{DeviceState, DeviceUndo};
-use crate::upload::DeviceWeights;
+use crate::upload::{DeviceWeights, measure};
 use crate::workspace::{RESULT_HEADER, Room, Workspace};
 use crate::{BACKEND, CudaOptions};
 
@@ -31,6 +32,8 @@ const MAX_GRAPHS: usize = 128;
 const TABLE_BYTES: usize = 256 << 10;
 /// Attention splits, at most; a power of two.
 const MAX_ATTENTION_SPLITS: usize = 64;
+/// Memory left to states and passes when nobody says how much experts may take, at most.
+const HEADROOM: usize = 1 << 30;
 /// Keys that a split takes at least.
 const SPLIT_KEYS: usize = 64;
 
@@ -40,6 +43,7 @@ type States = Sequences<DeviceState, Option<DeviceUndo>>;
 pub struct CudaExecutor {
     config: Config,
     sequences: States,
+    placement: Placement,
     engine: Engine,
 }
 
@@ -50,6 +54,8 @@ struct Engine {
     space: Workspace,
     inputs: Inputs,
     weights: DeviceWeights,
+    /// Where the routed experts are not all resident.
+    cache: Option<ExpertCache>,
     geometry: Geometry,
     device: Device,
     profile: bool,
@@ -71,16 +77,52 @@ enum Recording {
 // binds the context to the calling thread first.
 unsafe impl Send for Engine {}
 
+/// How a model was placed on a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Placement {
+    /// Bytes of weights on the device, room for cached experts included.
+    pub bytes: u64,
+    /// Routed experts there is room for, and how many the model has, over all layers. All of them are
+    /// resident when these are the same.
+    pub experts: (usize, usize),
+    /// Time it took.
+    pub time: Duration,
+}
+
 impl CudaExecutor {
     /// Opens a device, compiles the kernels for the model and uploads its weights.
     ///
     /// # Errors
-    /// [`shamrock_model::Error::Device`] when there is no usable device, the model's shape is beyond the
-    /// kernels, or memory runs out.
+    /// [`shamrock_model::Error::Device`] when there is no usable device or the model's shape is beyond the
+    /// kernels, [`shamrock_model::Error::DeviceMemory`] when memory runs out.
     pub fn new(model: ModelFile, options: &CudaOptions) -> Result<Self> {
+        CudaExecutor::with_progress(model, options, &mut |_, _| {})
+    }
+
+    /// The same, with bytes placed so far and in all reported to `progress` during the upload.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_progress(
+        model: ModelFile,
+        options: &CudaOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self> {
         let geometry = Geometry::new(&model, options.precision, options.kv)?;
         let device = Device::open(&geometry, options)?;
-        let weights = DeviceWeights::upload(&device, &geometry, &model)?;
+        let start = Instant::now();
+        let budget = expert_budget(&device, &geometry, &model, options.expert_memory)?;
+        let total = measure(&geometry, &model, budget.is_none())? as u64;
+        let weights = DeviceWeights::upload(&device, &geometry, &model, budget.is_none(), &mut |placed| {
+            progress(placed as u64, total);
+        })?;
+        let cache = budget.map(|bytes| ExpertCache::new(&device, &geometry, &model, bytes)).transpose()?;
+        let experts = model.config.moe.experts * model.weights.layers.len();
+        let placement = Placement {
+            bytes: (weights.bytes() + cache.as_ref().map_or(0, ExpertCache::bytes)) as u64,
+            experts: (cache.as_ref().map_or(experts, ExpertCache::room), experts),
+            time: start.elapsed(),
+        };
         let room = Room { rows: 32, scored: 32, partial_rows: 32 };
         let space = Workspace::new(&device, &geometry, room)?;
         let inputs = Inputs::new(&device, TABLE_BYTES)?;
@@ -95,6 +137,7 @@ impl CudaExecutor {
             space,
             inputs,
             weights,
+            cache,
             geometry,
             device,
             profile: options.profile,
@@ -102,13 +145,37 @@ impl CudaExecutor {
             head_bytes,
             expert_bytes,
         };
-        Ok(CudaExecutor { config: model.config, sequences: Sequences::new(limits), engine })
+        Ok(CudaExecutor { config: model.config, sequences: Sequences::new(limits), placement, engine })
     }
 
-    /// Bytes of weights on the device.
-    pub fn resident_bytes(&self) -> usize {
-        self.engine.weights.bytes()
+    /// How the model was placed.
+    pub fn placement(&self) -> Placement {
+        self.placement
     }
+}
+
+/// Bytes for routed experts, or `None` where all weights are resident: when they fit beside some room
+/// for states and passes, unless fewer were asked for.
+fn expert_budget(
+    device: &Device,
+    geometry: &Geometry,
+    model: &ModelFile,
+    asked: Option<u64>,
+) -> Result<Option<u64>> {
+    let (all, trunk) = (measure(geometry, model, true)?, measure(geometry, model, false)?);
+    if let Some(asked) = asked {
+        return Ok((asked < (all - trunk) as u64).then_some(asked));
+    }
+    let (free, total) = device.memory()?;
+    let free = free.saturating_sub(HEADROOM.min(total / 8));
+    if all <= free {
+        return Ok(None);
+    }
+    let least = ExpertCache::least(geometry, model)?;
+    if trunk + least > free {
+        return Err(Error::DeviceMemory { backend: BACKEND, bytes: Some(trunk + least - free) });
+    }
+    Ok(Some((free - trunk) as u64))
 }
 
 impl Engine {
@@ -165,11 +232,14 @@ impl Engine {
             }
         }
         let head = if plan.shape.scored > 0 { self.head_bytes } else { 0 };
+        let Found { hits, misses } = self.cache.as_mut().map(ExpertCache::take_found).unwrap_or_default();
         let stats = PassStats {
             device,
             host: start.elapsed().saturating_sub(device),
             weight_bytes: self.dense_bytes + head + u64::from(distinct) * self.expert_bytes,
             distinct_experts: distinct.into(),
+            expert_hits: hits,
+            expert_misses: misses,
             stages: profile.as_ref().map(Profile::stages).transpose()?.unwrap_or_default(),
             ..PassStats::default()
         };
@@ -187,15 +257,15 @@ impl Engine {
             tables: self.inputs.tables(&shape),
             shape,
         };
-        if profile.is_some() {
-            return launcher.run(profile);
+        if profile.is_some() || self.cache.is_some() {
+            return launcher.run(profile, &mut self.cache);
         }
         match self.graphs.get(&shape) {
             Some(Recording::Graph(graph)) => return graph.launch().map_err(driver),
             Some(Recording::Seen) => {
                 let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
                 self.device.stream.begin_capture(mode).map_err(driver)?;
-                let launched = launcher.run(profile);
+                let launched = launcher.run(profile, &mut None);
                 // Capture must end whatever happened in between.
                 let graph = self.device.stream.end_capture(sys::CUgraphInstantiate_flags(0));
                 launched?;
@@ -212,7 +282,7 @@ impl Engine {
                 self.graphs.insert(shape, Recording::Seen);
             }
         }
-        launcher.run(profile)
+        launcher.run(profile, &mut None)
     }
 
     /// Waits for a pass and fetches its scores, part by part, and the distinct experts.
@@ -352,7 +422,7 @@ impl Executor for CudaExecutor {
         let Engine { device, geometry, .. } = &self.engine;
         self.sequences.rewind(seq, len, |state, undo, cut| match undo {
             Some(undo) => state.rewind(device, geometry, undo, cut.kept()),
-            None => Err(shamrock_model::Error::Rewind { asked: cut.len, from: cut.from, to: cut.from }),
+            None => Err(Error::Rewind { asked: cut.len, from: cut.from, to: cut.from }),
         })
     }
 

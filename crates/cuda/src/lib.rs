@@ -1,6 +1,7 @@
 //! The CUDA executor.
 //!
-//! All weights are uploaded once and repacked on the way for tensor cores (`upload`); a pass is a
+//! Weights are uploaded once and repacked on the way for tensor cores (`upload`), experts for which
+//! there is no room when they are needed (`cache`); a pass is a
 //! fixed sequence of kernels (`pass`) that reads what differs from pass to pass from one small
 //! table, so that it can be captured as a graph and replayed without the host in between: routing,
 //! coresets, grouping by expert, penalties and picks all happen on the device.
@@ -14,6 +15,7 @@
 //! good as f32). Everything else is f32.
 
 mod abi;
+mod cache;
 pub mod compile;
 mod device;
 mod executor;
@@ -27,7 +29,7 @@ mod workspace;
 use std::path::PathBuf;
 
 pub use device::available;
-pub use executor::CudaExecutor;
+pub use executor::{CudaExecutor, Placement};
 
 /// Name of this backend in messages.
 const BACKEND: &str = "cuda";
@@ -63,6 +65,9 @@ pub struct CudaOptions {
     pub kv: KvPrecision,
     /// Positions a sequence may reach; the model's own limit when `None`.
     pub max_context: Option<usize>,
+    /// Device memory for routed experts in bytes: where they take more, those that were not used for
+    /// longest make way for others, which come from the model file. `None`: all there is.
+    pub expert_memory: Option<u64>,
     /// Where compiled kernels are kept; not kept when `None`.
     pub kernel_cache: Option<PathBuf>,
     /// Measure stages ([`PassStats::stages`](shamrock_model::PassStats)). Passes are then not

@@ -8,6 +8,7 @@ use cudarc::driver::{CudaEvent, sys};
 use shamrock_model::Result;
 
 use crate::abi::{self, Ptr};
+use crate::cache::ExpertCache;
 use crate::device::{Device, Grid, driver};
 use crate::geometry::{Geometry, padded};
 use crate::inputs::{Shape, Tables};
@@ -75,8 +76,9 @@ struct Product {
 }
 
 impl Launcher<'_> {
-    /// All kernels of a pass, in order.
-    pub(crate) fn run(&self, profile: &mut Option<Profile>) -> Result<()> {
+    /// All kernels of a pass, in order. With a cache of experts, the host reads each layer's choice on
+    /// the way, so that the pass cannot be recorded.
+    pub(crate) fn run(&self, profile: &mut Option<Profile>, cache: &mut Option<ExpertCache>) -> Result<()> {
         let mut mark = |name| match profile {
             Some(profile) => profile.mark(self.device, name),
             None => Ok(()),
@@ -113,7 +115,19 @@ impl Launcher<'_> {
             };
             self.norm(layer.post_norm, splits, false, None, &[(self.space.ffn, 0)])?;
             mark("norm")?;
-            self.experts(layer, &mut mark)?;
+            self.router(layer)?;
+            mark("router")?;
+            match cache {
+                None => self.experts(layer, layer.experts, self.space.groups.work, true, &mut mark)?,
+                Some(cache) => {
+                    let experts = self.geometry.config.moe.experts;
+                    let batches = cache.batches(self.device, experts, i, self.space.groups.work)?;
+                    for (n, batch) in batches.iter().enumerate() {
+                        cache.send(self.device, self.geometry, i, batch)?;
+                        self.experts(layer, cache.table(), batch.list, n == 0, &mut mark)?;
+                    }
+                }
+            }
         }
         self.score()?;
         mark("head")
@@ -337,7 +351,8 @@ impl Launcher<'_> {
         Ok(splits)
     }
 
-    fn experts(&self, layer: &Layer, mark: &mut dyn FnMut(&'static str) -> Result<()>) -> Result<()> {
+    /// Experts' logits, each row's choice, and the rows by expert.
+    fn router(&self, layer: &Layer) -> Result<()> {
         let (s, shape, config) = (self.space, &self.shape, &self.geometry.config);
         let m = &config.moe;
         let router = Product {
@@ -365,13 +380,25 @@ impl Launcher<'_> {
             routing.parts += (shape.commits * size_of::<abi::Part>()) as Ptr;
             self.device.launch("route_coreset", Grid::new((shape.previews, 1, 1), 1024), &routing)?;
         }
-        self.device.launch("group_rows", Grid::new((1, 1, 1), 1024), &routing)?;
-        mark("router")?;
+        self.device.launch("group_rows", Grid::new((1, 1, 1), 1024), &routing)
+    }
 
+    /// The products of the experts on the list at `work`, which counts in the table at `experts`, and
+    /// with `shared` of the shared one.
+    fn experts(
+        &self,
+        layer: &Layer,
+        experts: Ptr,
+        work: Ptr,
+        shared: bool,
+        mark: &mut dyn FnMut(&'static str) -> Result<()>,
+    ) -> Result<()> {
+        let (s, shape, m) = (self.space, &self.shape, &self.geometry.config.moe);
         let split = self.geometry.halves() == 2;
         let mut args = abi::Experts {
-            experts: layer.experts,
-            groups: s.groups,
+            experts,
+            shared: layer.shared,
+            groups: abi::Groups { work, ..s.groups },
             hi: s.ffn.hi,
             lo: if split { s.ffn.lo } else { 0 },
             act_hi: s.act.hi,
@@ -380,7 +407,7 @@ impl Launcher<'_> {
             rows: shape.rows as u32,
             stride: self.geometry.expert_stride() as u32,
             row_tiles: layer.expert_tiles.0,
-            shared_tiles: layer.expert_tiles.1,
+            shared_tiles: if shared { layer.expert_tiles.1 } else { 0 },
         };
         // Kernels, tiles of 8 rows they hand over, and blocks that fit a multiprocessor.
         let (gate_up, down, tiles, resident) = match shape.rows {

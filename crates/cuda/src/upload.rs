@@ -19,11 +19,13 @@ use crate::abi::{self, Ptr};
 use crate::device::{Buffer, Device, Grid, Pinned, driver};
 use crate::geometry::{Geometry, padded};
 
-/// Bytes of one of the two staging buffers.
+/// Bytes of one of the two staging buffers when a model is loaded.
 const STAGING: usize = 64 << 20;
 /// Most bytes of a matrix that go through staging at once.
 const CHUNK: usize = 16 << 20;
 const ALIGN: usize = 256;
+/// Alignment in a staging buffer that a matrix's place on the device may not have, at most.
+pub(crate) const STAGING_SLACK: usize = 64 << 10;
 
 /// A matrix on the device and the column factors of its input.
 #[derive(Clone, Copy)]
@@ -68,8 +70,10 @@ pub(crate) struct Layer {
     pub(crate) post_norm: Ptr,
     /// Router rows, then the shared expert's gate.
     pub(crate) router: Placed,
-    /// Table of [`abi::Expert`], the shared one last.
+    /// Table of [`abi::Expert`]: the routed ones, unless they are cached.
     pub(crate) experts: Ptr,
+    /// The shared expert's entry.
+    pub(crate) shared: Ptr,
     /// Row tiles of a routed and of the shared expert's gate.
     pub(crate) expert_tiles: (u32, u32),
 }
@@ -92,25 +96,66 @@ impl DeviceWeights {
         self.arena.len()
     }
 
-    /// Uploads a model.
+    /// Uploads a model, without its routed experts unless `routed`. Bytes placed so far are reported
+    /// to `progress`.
     ///
     /// # Errors
-    /// [`Error::Device`] when memory runs out or a copy fails.
-    pub(crate) fn upload(device: &Device, geometry: &Geometry, model: &ModelFile) -> Result<DeviceWeights> {
+    /// [`Error::DeviceMemory`] when memory runs out, [`Error::Device`] when a copy fails.
+    pub(crate) fn upload(
+        device: &Device,
+        geometry: &Geometry,
+        model: &ModelFile,
+        routed: bool,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<DeviceWeights> {
         // The same walk twice: once to measure, once to place.
-        let weights = &*model.weights;
-        let mut measure = Uploader { geometry, weights, base: 0, at: 0, stager: None };
-        measure.model()?;
-        let arena = device.uninit(measure.at)?;
-        let stager = Some(Stager::new(device)?);
-        let mut place = Uploader { geometry, weights, base: arena.ptr(), at: 0, stager };
-        let Parts { embed, head, norm, frequency, layers } = place.model()?;
+        let bytes = measure(geometry, model, routed)?;
+        let arena = device.uninit(bytes)?;
+        let mut staging = Staging::new(device, STAGING.min(bytes + STAGING_SLACK))?;
+        let stager = Some(Stager::new(&mut staging));
+        let mut place = Uploader { base: arena.ptr(), stager, ..Uploader::new(geometry, &model.weights) };
+        let Parts { embed, head, norm, frequency, layers } = place.model(routed, progress)?;
         if let Some(mut stager) = place.stager {
             stager.flush()?;
         }
         device.wait()?;
         Ok(DeviceWeights { embed, head, norm, frequency, layers, arena })
     }
+}
+
+/// Bytes of a model on the device, with or without its routed experts.
+pub(crate) fn measure(geometry: &Geometry, model: &ModelFile, routed: bool) -> Result<usize> {
+    let mut walk = Uploader::new(geometry, &model.weights);
+    walk.model(routed, &mut |_| {})?;
+    Ok(walk.at)
+}
+
+/// Bytes of one routed expert on the device.
+pub(crate) fn measure_expert(geometry: &Geometry, model: &ModelFile) -> Result<usize> {
+    let mut walk = Uploader::new(geometry, &model.weights);
+    if let Some(ffn) = model.weights.layers.first().and_then(|layer| layer.moe.experts.first()) {
+        walk.expert(ffn)?;
+    }
+    Ok(walk.at)
+}
+
+/// Where the matrices of a routed expert lie that is kept at `at`.
+pub(crate) fn expert_frame(geometry: &Geometry, weights: &Weights, ffn: &Ffn, at: Ptr) -> Result<abi::Expert> {
+    Uploader { base: at, ..Uploader::new(geometry, weights) }.expert(ffn)
+}
+
+/// Sends one expert to its place at `at`. It is there when the staging's stream has come past the
+/// stager's next flush.
+pub(crate) fn send_expert<'a>(
+    stager: Stager<'a>,
+    geometry: &'a Geometry,
+    weights: &'a Weights,
+    ffn: &Ffn,
+    at: Ptr,
+) -> Result<Stager<'a>> {
+    let mut send = Uploader { base: at, stager: Some(stager), ..Uploader::new(geometry, weights) };
+    send.expert(ffn)?;
+    Ok(send.stager.expect("it was there before"))
 }
 
 /// A kernel that repacks a chunk once it has arrived.
@@ -121,39 +166,48 @@ struct Job {
     units: usize,
 }
 
-/// Two staging buffers in turn.
-struct Stager<'a> {
-    device: &'a Device,
+/// Two staging buffers in turn: page-locked memory and its counterpart on the device.
+pub(crate) struct Staging {
+    device: Device,
+    bytes: usize,
     buffers: [(Pinned, Buffer); 2],
+    /// End of the last work on each.
+    done: [Option<CudaEvent>; 2],
     turn: usize,
+}
+
+impl Staging {
+    /// Buffers of `bytes` bytes each, used in the order of `device`'s stream.
+    pub(crate) fn new(device: &Device, bytes: usize) -> Result<Staging> {
+        let buffer = || -> Result<(Pinned, Buffer)> { Ok((device.pinned(bytes)?, device.uninit(bytes)?)) };
+        Ok(Staging {
+            device: device.clone(),
+            bytes,
+            buffers: [buffer()?, buffer()?],
+            done: [None, None],
+            turn: 0,
+        })
+    }
+}
+
+/// What is to go through a staging buffer next.
+pub(crate) struct Stager<'a> {
+    staging: &'a mut Staging,
     filled: usize,
     copies: Vec<(Cow<'a, [u8]>, usize)>,
     jobs: Vec<Job>,
     /// Plain copies: staged address, target, length.
     moves: Vec<(Ptr, Ptr, usize)>,
-    /// End of the work on the buffer whose turn it is not.
-    previous: Option<CudaEvent>,
 }
 
 impl<'a> Stager<'a> {
-    fn new(device: &'a Device) -> Result<Stager<'a>> {
-        let buffer =
-            || -> Result<(Pinned, Buffer)> { Ok((device.pinned(STAGING)?, device.uninit(STAGING)?)) };
-        Ok(Stager {
-            device,
-            buffers: [buffer()?, buffer()?],
-            turn: 0,
-            filled: 0,
-            copies: Vec::new(),
-            jobs: Vec::new(),
-            moves: Vec::new(),
-            previous: None,
-        })
+    pub(crate) fn new(staging: &'a mut Staging) -> Stager<'a> {
+        Stager { staging, filled: 0, copies: Vec::new(), jobs: Vec::new(), moves: Vec::new() }
     }
 
     /// Sends what is planned unless `bytes` more fit.
     fn reserve(&mut self, bytes: usize) -> Result<()> {
-        if self.filled + bytes > STAGING { self.flush() } else { Ok(()) }
+        if self.filled + bytes > self.staging.bytes { self.flush() } else { Ok(()) }
     }
 
     /// Plans a copy into staging and returns its address there.
@@ -161,12 +215,16 @@ impl<'a> Stager<'a> {
         let at = self.filled;
         self.filled = (at + source.len()).next_multiple_of(ALIGN);
         self.copies.push((source, at));
-        self.buffers[self.turn].1.ptr() + at as Ptr
+        self.staging.buffers[self.staging.turn].1.ptr() + at as Ptr
     }
 
-    /// Sends what is planned and turns to the other buffer, once that is free.
-    fn flush(&mut self) -> Result<()> {
-        let (pinned, staged) = &mut self.buffers[self.turn];
+    /// Sends what is planned and turns to the other buffer.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        let Staging { device, bytes: room, buffers, done, turn } = &mut *self.staging;
+        if let Some(done) = done[*turn].take() {
+            done.synchronize().map_err(driver)?;
+        }
+        let (pinned, staged) = &mut buffers[*turn];
         let bytes = pinned.bytes()?;
         // Disjoint ascending ranges, which threads fill side by side.
         let (mut rest, mut start) = (&mut bytes[..], 0);
@@ -177,21 +235,18 @@ impl<'a> Stager<'a> {
             (rest, start) = (tail, at + source.len());
         }
         ranges.into_par_iter().for_each(|(to, from)| to.copy_from_slice(from));
-        self.device.upload(&bytes[..self.filled.min(STAGING)], staged.ptr())?;
+        device.upload(&bytes[..self.filled.min(*room)], staged.ptr())?;
         for (from, to, len) in self.moves.drain(..) {
-            self.device.copy(from, to, len)?;
+            device.copy(from, to, len)?;
         }
         for job in self.jobs.drain(..) {
-            self.device.launch(job.kernel, Grid::new((job.units.div_ceil(256), 1, 1), 256), &job.args)?;
+            device.launch(job.kernel, Grid::new((job.units.div_ceil(256), 1, 1), 256), &job.args)?;
         }
         self.copies.clear();
         self.filled = 0;
-        self.turn = 1 - self.turn;
-        let event = self.device.stream.record_event(None).map_err(driver)?;
-        match self.previous.replace(event) {
-            Some(previous) => previous.synchronize().map_err(driver),
-            None => Ok(()),
-        }
+        done[*turn] = Some(device.mark()?);
+        *turn = 1 - *turn;
+        Ok(())
     }
 }
 
@@ -206,6 +261,11 @@ struct Uploader<'a> {
 }
 
 impl<'a> Uploader<'a> {
+    /// A walk that only measures.
+    fn new(geometry: &'a Geometry, weights: &'a Weights) -> Uploader<'a> {
+        Uploader { geometry, weights, base: 0, at: 0, stager: None }
+    }
+
     fn place(&mut self, bytes: usize) -> Ptr {
         let ptr = self.base + self.at as Ptr;
         self.at = (self.at + bytes).next_multiple_of(ALIGN);
@@ -406,7 +466,7 @@ impl<'a> Uploader<'a> {
         })
     }
 
-    fn model(&mut self) -> Result<Parts> {
+    fn model(&mut self, routed: bool, progress: &mut dyn FnMut(usize)) -> Result<Parts> {
         let weights = self.weights;
         let embed = self.matrix(weights.embed)?;
         let head = if weights.head.id == weights.embed.id { embed } else { self.matrix(weights.head)? };
@@ -417,19 +477,21 @@ impl<'a> Uploader<'a> {
         let frequency = self.table(&frequency)?;
         let mut layers = Vec::with_capacity(weights.layers.len());
         for w in &weights.layers {
-            let mut experts = Vec::with_capacity(w.moe.experts.len() + 1);
-            for ffn in w.moe.experts.iter().chain([&w.moe.shared]) {
-                experts.push(self.expert(ffn)?);
-            }
-            let tiles = |i: usize| experts.get(i).map_or(0, |e: &abi::Expert| e.gate.row_tiles);
+            let moe = &w.moe;
+            let each = moe.experts.iter().filter(|_| routed).chain([&moe.shared]);
+            let experts = each.map(|ffn| self.expert(ffn)).collect::<Result<Vec<_>>>()?;
+            let tiles = |ffn: &Ffn| ffn.gate.rows.div_ceil(16) as u32;
+            let table = self.table(&experts)?;
             layers.push(Layer {
                 input_norm: self.table(&w.input_norm)?,
                 mixer: self.mixer(&w.mixer)?,
                 post_norm: self.table(&w.post_norm)?,
-                router: self.stack(&[w.moe.router, w.moe.shared_gate])?,
-                expert_tiles: (tiles(0), tiles(w.moe.experts.len())),
-                experts: self.table(&experts)?,
+                router: self.stack(&[moe.router, moe.shared_gate])?,
+                expert_tiles: (moe.experts.first().map_or(0, tiles), tiles(&moe.shared)),
+                experts: table,
+                shared: table + ((experts.len() - 1) * size_of::<abi::Expert>()) as Ptr,
             });
+            progress(self.at);
         }
         Ok(Parts { embed, head, norm, frequency, layers })
     }

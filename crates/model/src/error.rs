@@ -117,6 +117,27 @@ pub enum Error {
     #[error("imported state does not fit this model: {0}")]
     State(String),
 
+    /// A device has too little memory left for a pass or a state. What was there before is as it was.
+    #[error(
+        "{backend}: out of device memory{}; end other conversations, or leave more room with --ctx or --vram",
+        bytes.map_or(String::new(), |n| format!(" ({n} bytes more were needed)"))
+    )]
+    DeviceMemory {
+        /// Backend name.
+        backend: &'static str,
+        /// Bytes of the allocation that failed, if one of this crate's.
+        bytes: Option<usize>,
+    },
+
+    /// A device has failed for good: every pass fails from now on, until the program is started again.
+    #[error("{backend}: the device is lost ({problem}); start the program again")]
+    DeviceLost {
+        /// Backend name.
+        backend: &'static str,
+        /// What the driver said.
+        problem: String,
+    },
+
     /// A device or driver failure of a backend.
     #[error("{backend}: {problem}")]
     Device {

@@ -44,9 +44,10 @@ impl Cost {
     ) -> Cost {
         let (config, weights) = (&model.config, &model.weights);
         let mut cost = Cost { bytes: stats.weight_bytes as f64, ..Cost::default() };
+        let rows = work.rows * work.sequences;
         for layer in &weights.layers {
             let mut dense = |matrices: &[Matrix]| {
-                matrices.iter().for_each(|matrix| cost.add(model, *matrix, work.rows));
+                matrices.iter().for_each(|matrix| cost.add(model, *matrix, rows));
             };
             match &layer.mixer {
                 MixerWeights::Full(w) => dense(&[w.q, w.k, w.v, w.o]),
@@ -54,17 +55,17 @@ impl Cost {
             }
             let (moe, shared) = (&layer.moe, &layer.moe.shared);
             dense(&[moe.router, moe.shared_gate, shared.gate, shared.up, shared.down]);
-            let chosen = work.rows * config.moe.top_k.min(config.moe.experts);
+            let chosen = rows * config.moe.top_k.min(config.moe.experts);
             if let Some(expert) = moe.experts.first() {
                 [expert.gate, expert.up, expert.down].iter().for_each(|m| cost.add(model, *m, chosen));
             }
         }
         cost.add(model, weights.head, scored);
-        let kv_rows = work.context * passes + work.rows;
+        let kv_rows = (work.context * passes + work.rows) * work.sequences;
         for kind in &config.layers {
             cost.bytes += match kind {
                 LayerKind::Full => (2 * KV_BYTES * config.attention.kv_width() * kv_rows) as f64,
-                LayerKind::Linear => (2 * size_of::<f32>() * config.gdn.memory_len() * passes) as f64,
+                LayerKind::Linear => (2 * size_of::<f32>() * config.gdn.memory_len() * passes * work.sequences) as f64,
             };
         }
         cost

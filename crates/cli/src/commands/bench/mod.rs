@@ -34,6 +34,9 @@ pub struct BenchArgs {
     /// Committed rows before each measurement
     #[arg(long, value_delimiter = ',', value_name = "N,N", default_value = "0")]
     context: Vec<u32>,
+    /// Sequences that decode, or preview a block each, in one pass
+    #[arg(long, value_delimiter = ',', value_name = "N,N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    sequences: Vec<u32>,
     /// Timed runs of each; the median counts
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
@@ -54,8 +57,10 @@ pub struct BenchArgs {
 #[derive(Clone, Copy)]
 struct Work {
     name: &'static str,
+    /// Of each sequence.
     rows: usize,
     context: usize,
+    sequences: usize,
 }
 
 /// Its result.
@@ -104,17 +109,25 @@ pub fn run(args: BenchArgs) -> Result<()> {
         println(Measured::HEADING)?;
     }
     for works in works.chunk_by(|a, b| a.context == b.context) {
-        let seq = executor.open()?;
         let prefix = prefix(executor.config(), works[0].context);
-        executor.import(seq, &prefix)?;
+        let most = works.iter().map(|work| work.sequences).max().unwrap_or_default();
+        let seqs = (0..most).map(|_| open(&mut *executor, &prefix)).collect::<Result<Vec<_>>>()?;
         drop(prefix);
         for work in works {
-            let measured = measure(&mut *executor, &model, machine.as_ref(), seq, *work, &args)?;
+            let seqs = &seqs[..work.sequences];
+            let measured = measure(&mut *executor, &model, machine.as_ref(), seqs, *work, &args)?;
             println(&if args.json { measured.json(machine.as_ref()) } else { measured.row() })?;
         }
-        executor.close(seq);
+        seqs.iter().for_each(|&seq| executor.close(seq));
     }
     Ok(())
+}
+
+/// A sequence in the given state.
+fn open(executor: &mut dyn Executor, state: &SequenceState) -> Result<SeqId> {
+    let seq = executor.open()?;
+    executor.import(seq, state)?;
+    Ok(seq)
 }
 
 /// A committed state of `len` rows. Times do not depend on what it holds, so that a long one need not be
@@ -138,14 +151,16 @@ fn prefix(config: &Config, len: usize) -> SequenceState {
 fn works(args: &BenchArgs, previews: bool) -> Vec<Work> {
     let mut works = Vec::new();
     for context in args.context.iter().map(|&n| n as usize) {
-        let mut add = |name, rows: &[u32]| {
-            works.extend(rows.iter().map(|&n| Work { name, rows: n as usize, context }));
+        let mut add = |name, rows: &[u32], sequences: usize| {
+            works.extend(rows.iter().map(|&n| Work { name, rows: n as usize, context, sequences }));
         };
-        add("decode", &[1]);
-        if previews {
-            add("preview", &args.rows);
+        for sequences in args.sequences.iter().map(|&n| n as usize) {
+            add("decode", &[1], sequences);
+            if previews {
+                add("preview", &args.rows, sequences);
+            }
         }
-        add("commit", &args.commit);
+        add("commit", &args.commit, 1);
     }
     works
 }
@@ -155,29 +170,33 @@ fn measure(
     executor: &mut dyn Executor,
     model: &ModelFile,
     machine: Option<&Machine>,
-    seq: SeqId,
+    seqs: &[SeqId],
     work: Work,
     args: &BenchArgs,
 ) -> Result<Measured> {
-    let ids = token_ids(executor, work.rows);
-    let start = executor.snapshot(seq)?;
+    let ids = token_ids(executor, work.rows * work.sequences);
+    let starts = seqs.iter().map(|&seq| executor.snapshot(seq)).collect::<Result<Vec<_>, _>>()?;
     let mut runs = Vec::new();
     for run in 0..u64::from(args.warmup) + u64::from(args.repeat) {
         let clock = Instant::now();
         let stats = match work.name {
-            "preview" => preview(executor, seq, work.rows)?,
-            _ => commit(executor, seq, &ids)?,
+            "preview" => preview(executor, seqs, work.rows)?,
+            "decode" => decode(executor, seqs, &ids)?,
+            _ => commit(executor, seqs[0], &ids)?,
         };
         if run >= u64::from(args.warmup) {
             runs.push((clock.elapsed(), stats));
         }
-        executor.restore(start, seq)?;
+        for (&start, &seq) in starts.iter().zip(seqs) {
+            executor.restore(start, seq)?;
+        }
     }
-    executor.release(start);
+    starts.into_iter().for_each(|start| executor.release(start));
     runs.sort_by_key(|run| run.0);
     let (median, stats) = runs.swap_remove(runs.len() / 2);
     let (scored, passes) = match work.name {
-        "preview" => (work.rows, 1),
+        "preview" => (work.rows * work.sequences, 1),
+        "decode" => (work.sequences, 1),
         _ => (1, work.rows.div_ceil(executor.limits().max_rows)),
     };
     let cost = Cost::new(model, work, scored, passes, &stats);
@@ -185,11 +204,20 @@ fn measure(
     Ok(Measured { work, median, stats, cost, floor })
 }
 
-/// A block of masks with every row picked, as the first pass of denoising has it.
-fn preview(executor: &mut dyn Executor, seq: SeqId, rows: usize) -> Result<PassStats> {
+/// A block of masks in every sequence with all rows picked, as the first pass of denoising has it.
+fn preview(executor: &mut dyn Executor, seqs: &[SeqId], rows: usize) -> Result<PassStats> {
     let mask = executor.config().block()?.mask_id;
     let (ids, all, controls) = (vec![mask; rows], (0..rows).collect::<Vec<_>>(), Controls::default());
-    Ok(executor.run(&[Step::preview(seq, &ids, picks(&all, &controls, &[mask]))])?.stats)
+    let forbidden = [mask];
+    let step = |&seq| Step::preview(seq, &ids, picks(&all, &controls, &forbidden));
+    Ok(executor.run(&seqs.iter().map(step).collect::<Vec<_>>())?.stats)
+}
+
+/// One token of every sequence.
+fn decode(executor: &mut dyn Executor, seqs: &[SeqId], ids: &[u32]) -> Result<PassStats> {
+    let controls = Controls::default();
+    let step = |(&seq, id)| Step::commit(seq, std::slice::from_ref(id), picks(&[0], &controls, &[]));
+    Ok(executor.run(&seqs.iter().zip(ids).map(step).collect::<Vec<_>>())?.stats)
 }
 
 /// A commit in as few passes as the executor allows, its last row picked.
@@ -219,11 +247,16 @@ pub(super) fn token_ids(executor: &dyn Executor, count: usize) -> Vec<u32> {
 }
 
 impl Measured {
-    const HEADING: &'static str = "work      rows  context      median       floor  times     tok/s   \
+    const HEADING: &'static str = "work      seqs  rows  context      median       floor  times     tok/s   \
                                    weights   GB/s   GOPS  experts  stages";
 
     fn seconds(&self) -> f64 {
         self.median.as_secs_f64()
+    }
+
+    /// Of all sequences together.
+    fn tokens_per_second(&self) -> f64 {
+        (self.work.rows * self.work.sequences) as f64 / self.seconds()
     }
 
     /// Stages with their parts of the whole, the longest first.
@@ -240,7 +273,7 @@ impl Measured {
     }
 
     fn row(&self) -> String {
-        let Work { name, rows, context } = self.work;
+        let Work { name, rows, context, sequences } = self.work;
         let (floor, times) = match self.floor {
             Some(floor) => {
                 (format!("{:.2} ms", floor.ms), format!("{:.2}x", self.seconds() * 1e3 / floor.ms))
@@ -248,9 +281,9 @@ impl Measured {
             None => ("-".into(), "-".into()),
         };
         format!(
-            "{name:<9} {rows:>4} {context:>8} {:>8.2} ms {floor:>11} {times:>6} {:>9.1} {:>9} {:>6.1} {:>6.0} {:>8}  {}",
+            "{name:<9} {sequences:>4} {rows:>5} {context:>8} {:>8.2} ms {floor:>11} {times:>6} {:>9.1} {:>9} {:>6.1} {:>6.0} {:>8}  {}",
             self.seconds() * 1e3,
-            rows as f64 / self.seconds(),
+            self.tokens_per_second(),
             bytes(self.stats.weight_bytes),
             self.cost.bytes() / self.seconds() / 1e9,
             self.cost.ops() / self.seconds() / 1e9,
@@ -260,23 +293,26 @@ impl Measured {
     }
 
     fn json(&self, machine: Option<&Machine>) -> String {
-        let Work { name, rows, context } = self.work;
+        let Work { name, rows, context, sequences } = self.work;
         let stages: serde_json::Map<_, _> =
             self.stats.stages.iter().map(|(s, t)| ((*s).to_owned(), json!(t.as_secs_f64() * 1e3))).collect();
         json!({
             "work": name,
+            "sequences": sequences,
             "rows": rows,
             "context": context,
             "median_ms": self.seconds() * 1e3,
             "floor_ms": self.floor.map(|floor| floor.ms),
             "bound": self.floor.map(|floor| floor.bound),
-            "tok_per_s": rows as f64 / self.seconds(),
+            "tok_per_s": self.tokens_per_second(),
             "bytes": self.stats.weight_bytes,
             "bytes_with_state": self.cost.bytes(),
             "ops": self.cost.ops(),
             "gb_per_s": self.cost.bytes() / self.seconds() / 1e9,
             "gops": self.cost.ops() / self.seconds() / 1e9,
             "distinct_experts": self.stats.distinct_experts,
+            "expert_hits": self.stats.expert_hits,
+            "expert_misses": self.stats.expert_misses,
             "stages_ms": stages,
             "peak": machine.map(|m| json!({
                 "isa": m.isa,
