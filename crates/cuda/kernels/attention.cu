@@ -65,6 +65,163 @@ KERNEL(attention_prepare, Attention, 32) {
     }
 }
 
+#if SHAMROCK_KV_HALF && SHAMROCK_SPLIT == 1
+// Where so much rounding is wanted anyway: on tensor cores, with queries and softmax weights rounded to
+// half. Warps work in pairs on 16 queries: of a tile of keys each takes half of the keys for the logits,
+// and then half of the head's columns for the weighted sum of the values.
+constexpr u32 TILE_QUERIES = 64, TILE_KEYS = 32;
+constexpr u32 CHUNKS = HEAD_DIM / 8;                 // 16-byte chunks of a head's row
+constexpr u32 LOGIT_STRIDE = TILE_KEYS + 4;
+constexpr u32 WEIGHT_STRIDE = TILE_KEYS + 8;         // halves: rows start in different banks
+constexpr u32 DIM_STEPS = HEAD_DIM / 32;             // a lane has 8 columns of 32
+constexpr u32 OUT_TILES = HEAD_DIM / 16;             // tiles of 8 columns in half a head
+static_assert(HEAD_DIM % 32 == 0, "a head is read 32 columns at a time");
+
+// Where chunk c of row r lies, so that the accesses below fall into different banks: keys are read two
+// rows at a time, values eight.
+__device__ __forceinline__ u32 key_chunk(u32 r, u32 c) { return r * CHUNKS + (CHUNKS >= 8 ? c ^ (r & 1) << 2 : c); }
+__device__ __forceinline__ u32 value_chunk(u32 r, u32 c) { return r * CHUNKS + (c ^ (r & (CHUNKS < 8 ? CHUNKS - 1 : 7))); }
+
+__device__ __forceinline__ u32 half_pair(float lo, float hi) { return to_half(lo) | (u32)to_half(hi) << 16; }
+
+struct KeyTile { uint4 keys[TILE_KEYS * CHUNKS], values[TILE_KEYS * CHUNKS]; };
+
+// Rows s0 .. of a KV head; rows from `end` on repeat the last one.
+__device__ __forceinline__ void fetch_tile(KeyTile& tile, const kv_t* keys, const kv_t* values, u32 s0, u32 end) {
+    for (u32 i = threadIdx.x; i < TILE_KEYS * CHUNKS; i += 256) {
+        u32 r = i / CHUNKS, c = i % CHUNKS;
+        u64 at = (u64)min(s0 + r, end - 1) * KV_WIDTH + c * 8;
+        copy_16(&tile.keys[key_chunk(r, c)], keys + at);
+        copy_16(&tile.values[value_chunk(r, c)], values + at);
+    }
+}
+
+// Grid: (tiles of 64 queries of the longest part, KV_HEADS · splits, parts); 256 threads. The queries
+// of a KV head are its rows times the heads that share it.
+KERNEL(attention, Attention, 256) {
+    begin();
+    DYNAMIC_SHARED(shared);
+    KeyTile* tiles = (KeyTile*)shared;                     // [2]
+    float* logits = (float*)(tiles + 2);                   // [TILE_QUERIES][LOGIT_STRIDE]
+    float* correct = logits + TILE_QUERIES * LOGIT_STRIDE; // [TILE_QUERIES]
+    u16* weights = (u16*)(correct + TILE_QUERIES);         // [TILE_QUERIES][WEIGHT_STRIDE]
+
+    const Part p = a.parts[blockIdx.z];
+    u32 kv_head = blockIdx.y % KV_HEADS, split = blockIdx.y / KV_HEADS;
+    u32 first = blockIdx.x * TILE_QUERIES, count = p.rows * KV_GROUP;
+    if (first >= count) return;
+    u32 last_row = min(first + TILE_QUERIES - 1, count - 1) / KV_GROUP;
+    u32 visible = p.kind == PREVIEW ? p.position + p.rows : p.position + last_row + 1;
+    u32 all = (visible + TILE_KEYS - 1) / TILE_KEYS, per = (all + a.splits - 1) / a.splits;
+    u32 start = min(split * per * TILE_KEYS, visible), end = min(start + per * TILE_KEYS, visible);
+    const kv_t* keys = plane(p, a.layer, 0) + kv_head * HEAD_DIM;
+    const kv_t* values = plane(p, a.layer, 1) + kv_head * HEAD_DIM;
+    if (start < end) fetch_tile(tiles[0], keys, values, start, end);
+    end_copy_group();
+
+    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
+    u32 query = warp / 2 * 16 + g, side = warp % 2;  // of the rows g and g + 8 of the pair's 16
+    u32 q[DIM_STEPS][2][4];
+#pragma unroll
+    for (u32 r = 0; r < 2; r++) {
+        u32 n = min(first + query + r * 8, count - 1);
+        const float* from = a.query + (u64)(p.row0 + n / KV_GROUP) * Q_WIDTH + (kv_head * KV_GROUP + n % KV_GROUP) * HEAD_DIM + t * 8;
+#pragma unroll
+        for (u32 d = 0; d < DIM_STEPS; d++) {
+            float4 x = *(const float4*)(from + d * 32), y = *(const float4*)(from + d * 32 + 4);
+            q[d][0][r] = half_pair(x.x, x.y), q[d][0][2 + r] = half_pair(x.z, x.w);
+            q[d][1][r] = half_pair(y.x, y.y), q[d][1][2 + r] = half_pair(y.z, y.w);
+        }
+    }
+    // The softmax of query row `own` is kept by four lanes, each with every fourth run of 8 keys.
+    u32 own = threadIdx.x / 4, own_row = min(first + own, count - 1) / KV_GROUP;
+    u32 sees = p.kind == PREVIEW ? visible : p.position + own_row + 1;
+    const float none = __int_as_float(0xff800000);
+    float top = none, mass = 0.0f, out[OUT_TILES][4] = {};
+    for (u32 s0 = start, buffer = 0; s0 < end; s0 += TILE_KEYS, buffer ^= 1) {
+        copies_done<0>();
+        __syncthreads();  // this tile is here, and the other one's last readers are done
+        const KeyTile& tile = tiles[buffer];
+        if (s0 + TILE_KEYS < end) fetch_tile(tiles[buffer ^ 1], keys, values, s0 + TILE_KEYS, end);
+        end_copy_group();
+#pragma unroll
+        for (u32 n = 0; n < 2; n++) {
+            float c[4] = {};
+            u32 key = side * 16 + n * 8 + g;
+#pragma unroll
+            for (u32 d = 0; d < DIM_STEPS; d++) {
+                uint4 k = tile.keys[key_chunk(key, d * 4 + t)];
+                mma(c, q[d][0][0], q[d][0][1], q[d][0][2], q[d][0][3], k.x, k.y);
+                mma(c, q[d][1][0], q[d][1][1], q[d][1][2], q[d][1][3], k.z, k.w);
+            }
+            float* to = logits + query * LOGIT_STRIDE + side * 16 + n * 8 + t * 2;
+            to[0] = c[0], to[1] = c[1];
+            to[8 * LOGIT_STRIDE] = c[2], to[8 * LOGIT_STRIDE + 1] = c[3];
+        }
+        __syncthreads();
+        float x[8], higher = top, sum = 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            u32 s = t * 8 + i;
+            x[i] = s0 + s < min(end, sees) ? logits[own * LOGIT_STRIDE + s] : none;
+            higher = fmaxf(higher, x[i]);
+        }
+        higher = fmaxf(higher, __shfl_xor_sync(FULL, higher, 1));
+        higher = fmaxf(higher, __shfl_xor_sync(FULL, higher, 2));
+        u32 pairs[4];
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            // A row that has seen nothing yet keeps zeros.
+            x[i] = higher == none ? 0.0f : expf(x[i] - higher);
+            sum += x[i];
+            if (i % 2) pairs[i / 2] = half_pair(x[i - 1], x[i]);
+        }
+        sum += __shfl_xor_sync(FULL, sum, 1);
+        sum += __shfl_xor_sync(FULL, sum, 2);
+        float shrink = higher == none ? 1.0f : expf(top - higher);
+        mass = mass * shrink + sum;
+        top = higher;
+        *(uint4*)(weights + own * WEIGHT_STRIDE + t * 8) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+        if (t == 0) correct[own] = shrink;
+        __syncthreads();
+        float upper = correct[query], lower = correct[query + 8];
+#pragma unroll
+        for (u32 n = 0; n < OUT_TILES; n++) out[n][0] *= upper, out[n][1] *= upper, out[n][2] *= lower, out[n][3] *= lower;
+#pragma unroll
+        for (u32 step = 0; step < TILE_KEYS / 16; step++) {
+            const u16* w = weights + query * WEIGHT_STRIDE + step * 16 + t * 2;
+            u32 a0 = *(const u32*)w, a1 = *(const u32*)(w + 8 * WEIGHT_STRIDE);
+            u32 a2 = *(const u32*)(w + 8), a3 = *(const u32*)(w + 8 * WEIGHT_STRIDE + 8);
+            // Lane i names a row of keys 0..7 or 8..15 (i / 8 % 2) of the first or second tile (i / 16).
+            u32 row = step * 16 + lane % 16;
+#pragma unroll
+            for (u32 n = 0; n < OUT_TILES; n += 2) {
+                u32 v[4];
+                load_transposed(v, &tile.values[value_chunk(row, side * OUT_TILES + n + lane / 16)]);
+                mma(out[n], a0, a1, a2, a3, v[0], v[1]);
+                mma(out[n + 1], a0, a1, a2, a3, v[2], v[3]);
+            }
+        }
+    }
+    copies_done<0>();
+#pragma unroll
+    for (u32 r = 0; r < 2; r++) {
+        u32 n = first + query + r * 8;
+        if (n >= count) continue;
+        u64 row = (u64)split * a.rows + p.row0 + n / KV_GROUP;
+        float* to = a.partial + (row * HEADS + kv_head * KV_GROUP + n % KV_GROUP) * PARTIAL + side * (HEAD_DIM / 2) + t * 2;
+#pragma unroll
+        for (u32 i = 0; i < OUT_TILES; i++) *(float2*)(to + i * 8) = {out[i][2 * r], out[i][2 * r + 1]};
+    }
+    if (t == 0 && first + own < count) {
+        u64 row = (u64)split * a.rows + p.row0 + own_row;
+        float* to = a.partial + (row * HEADS + kv_head * KV_GROUP + (first + own) % KV_GROUP) * PARTIAL + HEAD_DIM;
+        to[0] = top;
+        to[1] = mass;
+    }
+}
+#else
+// In f32.
 constexpr u32 QUERIES = 8, KEYS = 32, ATTENTION_THREADS = QUERIES * KEYS;
 constexpr u32 HEAD_STRIDE = HEAD_DIM + 4;  // 16-byte accesses down a column fall into different banks
 static_assert(ATTENTION_THREADS % HEAD_DIM == 0, "the head dim must divide 256");
@@ -155,6 +312,7 @@ KERNEL(attention, Attention, ATTENTION_THREADS) {
         to[1] = sum;
     }
 }
+#endif
 
 // Joins the splits and applies the gate. Grid: (rows, HEADS).
 KERNEL(attention_finish, Attention, 128) {

@@ -253,6 +253,8 @@ struct Experts {
     u32 stride;        // of `act` rows
     u32 row_tiles;     // gate_up: of a routed expert
     u32 shared_tiles;  // gate_up: of the shared expert; 0 if this launch leaves it out
+    u32 listed;        // entries of `groups.work`, at most
+    u32 pad;
 };
 
 // The rows of one expert.
@@ -273,7 +275,7 @@ __device__ __forceinline__ bool work_at(Work& w, const Experts& a, u32 item, u32
         return true;
     }
     item -= shared;
-    if (item / routed >= EXPERTS) return false;
+    if (item / routed >= a.listed) return false;
     uint4 group = a.groups.work[item / routed];
     w = {a.experts + group.x, a.groups.pairs + group.y, group.z, item % routed};
     return group.z > 0;

@@ -80,4 +80,23 @@ __device__ __forceinline__ void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// Copies 16 bytes from global to shared memory in the background. A group is what a thread has begun
+// since its last group; `copies_done` waits until at most `LATER` of its groups are on their way.
+__device__ __forceinline__ void copy_16(void* shared, const void* global) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(global) : "memory");
+}
+__device__ __forceinline__ void end_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LATER> __device__ __forceinline__ void copies_done() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
+}
+
+// Four 8x8 matrices of halves from shared memory, transposed: lane i names row i % 8 (16 bytes) of
+// matrix i / 8, and receives from each matrix m, in r[m], rows 2t and 2t+1 of column g.
+__device__ __forceinline__ void load_transposed(u32 (&r)[4], const void* shared_row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((u32)__cvta_generic_to_shared(shared_row))
+                 : "memory");
+}
+
 #endif

@@ -10,6 +10,8 @@ struct Routing {
     u32* distinct;        // running sum of distinct experts over layers
     u32 rows;
     float top_p;          // of the coreset
+    u32 previews;         // choose: parts with a coreset, at `parts`
+    u32 pad;
 };
 
 constexpr u32 LANE_EXPERTS = (EXPERTS + WARP - 1) / WARP;
@@ -49,11 +51,9 @@ __device__ __forceinline__ void store_choice(const Routing& a, u32 row, u32 coun
     }
 }
 
-// A warp a row: softmax over all experts and each row's own choice.
-KERNEL(route, Routing, 256) {
-    begin();
-    u32 row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    if (row >= a.rows) return;
+// For a warp: softmax over all experts, and the row's own choice.
+__device__ __forceinline__ void route_row(const Routing& a, u32 row) {
+    u32 lane = threadIdx.x % WARP;
     const float* logits = a.logits + (u64)row * (EXPERTS + 1);
     float x[LANE_EXPERTS], top = __int_as_float(0xff800000), sum = 0.0f;
 #pragma unroll
@@ -78,15 +78,13 @@ KERNEL(route, Routing, 256) {
     store_choice(a, row, count, expert, prob);
 }
 
-// The coreset of each preview, and its rows' choice inside it. Grid: (preview parts); 1024 threads.
-KERNEL(route_coreset, Routing, 1024) {
-    begin();
+// For a block of 1024 threads: the coreset of a preview, and its rows' choice inside it.
+__device__ __forceinline__ void route_part(const Routing& a, const Part& p) {
     constexpr u32 LISTED = 64;  // rows listed at once
     __shared__ double total[EXPERTS], sorted[EXPERTS];
     __shared__ u32 order[EXPERTS], listed[LISTED * TOP_K];
     __shared__ float probs[LISTED * TOP_K];
     __shared__ bool kept[EXPERTS];
-    const Part p = a.parts[blockIdx.x];
     u32 quarter = threadIdx.x % 4;
     for (u32 e = threadIdx.x; e < EXPERTS; e += blockDim.x) total[e] = 0.0;
     for (u32 r0 = 0; r0 < p.rows; r0 += LISTED) {
@@ -156,10 +154,9 @@ KERNEL(route_coreset, Routing, 1024) {
     }
 }
 
-// Groups the pairs of all rows by expert. One block of 1024 threads. The order inside a group
-// depends on timing and on nothing else depends on it: pairs are independent.
-KERNEL(group_rows, Routing, 1024) {
-    begin();
+// For one block of 1024 threads: the pairs of all rows by expert. The order inside a group depends on
+// timing and nothing else depends on it: pairs are independent.
+__device__ __forceinline__ void group_pairs(const Routing& a) {
     __shared__ u32 count[EXPERTS], at[EXPERTS], warp_sums[32], active;
     for (u32 e = threadIdx.x; e < EXPERTS; e += blockDim.x) count[e] = 0;
     if (threadIdx.x == 0) active = 0;
@@ -195,4 +192,34 @@ KERNEL(group_rows, Routing, 1024) {
         if (a.chosen[i] < EXPERTS) a.groups.pairs[atomicAdd(&at[a.chosen[i]], 1u)] = i;
     for (u32 i = active + threadIdx.x; i < EXPERTS; i += blockDim.x) a.groups.work[i] = {0, 0, 0, 0};
     if (threadIdx.x == 0) *a.distinct += active;
+}
+
+// A warp a row.
+KERNEL(route, Routing, 256) {
+    begin();
+    u32 row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    if (row < a.rows) route_row(a, row);
+}
+
+// Grid: (preview parts).
+KERNEL(route_coreset, Routing, 1024) {
+    begin();
+    route_part(a, a.parts[blockIdx.x]);
+}
+
+KERNEL(group_rows, Routing, 1024) {
+    begin();
+    group_pairs(a);
+}
+
+// All three for few rows, in one block of 1024 threads.
+KERNEL(choose, Routing, 1024) {
+    begin();
+    for (u32 row = threadIdx.x / WARP; row < a.rows; row += blockDim.x / WARP) route_row(a, row);
+    __syncthreads();
+    for (u32 i = 0; i < a.previews; i++) {
+        route_part(a, a.parts[i]);
+        __syncthreads();
+    }
+    group_pairs(a);
 }

@@ -40,7 +40,7 @@ pub(crate) const F16: u32 = 2;
 device_struct!(/// Three matrices of an expert.
 Expert { gate: Matrix, up: Matrix, down: Matrix });
 
-/// Words of an entry of [`Groups::work`]: expert, first pair, rows (0 ends the list), nothing.
+/// Words of an entry of [`Groups::work`]: expert, first pair, rows (0 ends the list early), nothing.
 pub(crate) const WORK_WORDS: usize = 4;
 
 device_struct!(/// Rows by expert.
@@ -79,7 +79,7 @@ Dense { segments: [Segment; MAX_SEGMENTS], count: u32, rows: u32 });
 device_struct!(/// Arguments of `gate_up` and `down`.
 Experts {
     experts: Ptr, shared: Ptr, groups: Groups, hi: Ptr, lo: Ptr, act_hi: Ptr, act_lo: Ptr, out: Ptr,
-    rows: u32, stride: u32, row_tiles: u32, shared_tiles: u32,
+    rows: u32, stride: u32, row_tiles: u32, shared_tiles: u32, listed: u32, pad: u32,
 });
 
 device_struct!(/// Weights of a Gated DeltaNet layer.
@@ -107,7 +107,7 @@ Attention {
 device_struct!(/// Arguments of the routing kernels.
 Routing {
     logits: Ptr, probs: Ptr, chosen: Ptr, weights: Ptr, parts: Ptr, groups: Groups, distinct: Ptr,
-    rows: u32, top_p: f32,
+    rows: u32, top_p: f32, previews: u32, pad: u32,
 });
 
 device_struct!(/// One scored row.

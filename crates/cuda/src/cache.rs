@@ -32,6 +32,8 @@ pub(crate) struct Found {
 /// Experts of one launch: a list of work on the device, and which of them are to be sent first.
 pub(crate) struct Batch {
     pub(crate) list: Ptr,
+    /// Entries.
+    pub(crate) len: usize,
     missing: Vec<(u32, usize)>,
 }
 
@@ -61,7 +63,12 @@ impl ExpertCache {
     ///
     /// # Errors
     /// [`Error::Device`] when they cannot hold one layer's.
-    pub(crate) fn new(device: &Device, geometry: &Geometry, model: &ModelFile, budget: u64) -> Result<ExpertCache> {
+    pub(crate) fn new(
+        device: &Device,
+        geometry: &Geometry,
+        model: &ModelFile,
+        budget: u64,
+    ) -> Result<ExpertCache> {
         let (place_bytes, experts) = (place_bytes(geometry, model)?, geometry.config.moe.experts);
         let all = experts * model.weights.layers.len();
         let count = usize::try_from(budget / place_bytes.max(1) as u64).unwrap_or(usize::MAX).min(all);
@@ -79,19 +86,30 @@ impl ExpertCache {
             return Err(Error::Device { backend: BACKEND, problem: "the model has no experts".into() });
         };
         let frames = (0..count)
-            .map(|place| expert_frame(geometry, &model.weights, ffn, memory.ptr() + (place * place_bytes) as Ptr))
+            .map(|place| {
+                expert_frame(geometry, &model.weights, ffn, memory.ptr() + (place * place_bytes) as Ptr)
+            })
             .collect::<Result<Vec<_>>>()?;
         let table = device.uninit(size_of_val(&frames[..]))?;
         device.upload(&frames, table.ptr())?;
-        // Each expert once, and an end for every batch, of which there are at most one more.
-        let lists = device.uninit((2 * experts + 1) * WORK_WORDS * 4)?;
+        let lists = device.uninit(experts * WORK_WORDS * 4)?;
         device.wait()?;
         let copies = device.other_stream()?;
         // The file's form of an expert is not larger than the device's but for alignment.
         let staging = Staging::new(&copies, BATCH.min(count * place_bytes).max(place_bytes) + STAGING_SLACK)?;
         let places = Places::new(count);
         let found = Found::default();
-        Ok(ExpertCache { model: model.clone(), copies, staging, places, place_bytes, memory, table, lists, found })
+        Ok(ExpertCache {
+            model: model.clone(),
+            copies,
+            staging,
+            places,
+            place_bytes,
+            memory,
+            table,
+            lists,
+            found,
+        })
     }
 
     /// Experts there is room for.
@@ -116,7 +134,13 @@ impl ExpertCache {
 
     /// Waits for the router of `layer`, whose list of work is at `work`, and cuts the work into
     /// batches: the experts that are here, then those that are not.
-    pub(crate) fn batches(&mut self, device: &Device, experts: usize, layer: usize, work: Ptr) -> Result<Vec<Batch>> {
+    pub(crate) fn batches(
+        &mut self,
+        device: &Device,
+        experts: usize,
+        layer: usize,
+        work: Ptr,
+    ) -> Result<Vec<Batch>> {
         let mut list = vec![[0u32; WORK_WORDS]; experts];
         device.download(work, list.as_flattened_mut())?;
         list.truncate(list.iter().position(|entry| entry[2] == 0).unwrap_or(experts));
@@ -130,9 +154,8 @@ impl ExpertCache {
                 let [_, first, rows, rest] = list[i];
                 [taken[i].place as u32, first, rows, rest]
             }));
-            lists.push([0; WORK_WORDS]);
             let missing = entries.iter().filter(|&&i| taken[i].missing).map(|&i| (wanted[i], taken[i].place));
-            batches.push(Batch { list: list_at, missing: missing.collect() });
+            batches.push(Batch { list: list_at, len: entries.len(), missing: missing.collect() });
         };
         let (missing, here): (Vec<usize>, Vec<usize>) = (0..list.len()).partition(|&i| taken[i].missing);
         batch(&here);
@@ -144,7 +167,13 @@ impl ExpertCache {
     }
 
     /// Sends the experts of a batch that are missing, and has `device` wait for them.
-    pub(crate) fn send(&mut self, device: &Device, geometry: &Geometry, layer: usize, batch: &Batch) -> Result<()> {
+    pub(crate) fn send(
+        &mut self,
+        device: &Device,
+        geometry: &Geometry,
+        layer: usize,
+        batch: &Batch,
+    ) -> Result<()> {
         if batch.missing.is_empty() {
             return Ok(());
         }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use cudarc::driver::sys::CUfunction_attribute;
 use cudarc::driver::{
-    CudaContext, CudaEvent, CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, PinnedHostSlice,
-    result, sys,
+    CudaContext, CudaEvent, CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError,
+    PinnedHostSlice, result, sys,
 };
 use cudarc::nvrtc::Ptx;
 use shamrock_model::{Error, Result};
@@ -374,6 +374,6 @@ const KERNELS: [(&str, &[&str]); 7] = [
     ),
     ("gdn", &["gdn_prepare", "gdn_recur", "gdn_gate", "gdn_replay", "gdn_preview"]),
     ("attention", &["attention_prepare", "attention", "attention_finish"]),
-    ("routing", &["route", "route_coreset", "group_rows"]),
+    ("routing", &["route", "route_coreset", "group_rows", "choose"]),
     ("head", &["shape", "pick_chunks", "pick_join"]),
 ];

@@ -16,7 +16,7 @@ use crate::cache::{ExpertCache, Found};
 use crate::device::{Device, driver};
 use crate::geometry::Geometry;
 use crate::inputs::{Inputs, Plan, PlannedPart, Shape, pick};
-use crate::pass::{Launcher, Profile};
+use crate::pass::{Launcher, Profile, TENSOR_QUERIES};
 use crate::sequence::{DeviceState, DeviceUndo};
 use crate::upload::{DeviceWeights, measure};
 use crate::workspace::{RESULT_HEADER, Room, Workspace};
@@ -315,12 +315,14 @@ impl Engine {
     /// power of two, to keep shapes few.
     fn attention_splits(&self, states: &mut States, plan: &Plan<'_>) -> Result<usize> {
         let a = &self.geometry.config.attention;
+        let (queries, resident) = if self.geometry.tensor_attention() { (TENSOR_QUERIES, 1) } else { (8, 2) };
         let (mut blocks, mut longest) = (0, 0);
         for part in &plan.parts {
-            blocks += (part.ids.len() * (a.heads / a.kv_heads)).div_ceil(8) * a.kv_heads;
+            blocks += (part.ids.len() * (a.heads / a.kv_heads)).div_ceil(queries) * a.kv_heads;
             longest = longest.max(states.get_mut(part.seq)?.len() + 2 * part.ids.len());
         }
-        let wanted = (2 * self.device.multiprocessors / blocks.max(1)).min(longest.div_ceil(SPLIT_KEYS));
+        let wanted =
+            (resident * self.device.multiprocessors / blocks.max(1)).min(longest.div_ceil(SPLIT_KEYS));
         let splits = wanted.clamp(1, MAX_ATTENTION_SPLITS);
         Ok(1 << splits.ilog2())
     }

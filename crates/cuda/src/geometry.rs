@@ -106,6 +106,12 @@ impl Geometry {
         }
     }
 
+    /// Whether attention runs on tensor cores: only where keys and values are halves and so much rounding
+    /// is wanted anyway.
+    pub(crate) fn tensor_attention(&self) -> bool {
+        self.precision == Precision::Half && self.kv == KvPrecision::Half
+    }
+
     /// Bytes of a stored key or value.
     pub(crate) fn kv_bytes(&self) -> usize {
         match self.kv {

@@ -1,9 +1,8 @@
 //! The CUDA executor.
 //!
 //! Weights are uploaded once and repacked on the way for tensor cores (`upload`), experts for which
-//! there is no room when they are needed (`cache`); a pass is a
-//! fixed sequence of kernels (`pass`) that reads what differs from pass to pass from one small
-//! table, so that it can be captured as a graph and replayed without the host in between: routing,
+//! there is no room when they are needed (`cache`); a pass is a fixed sequence of kernels (`pass`)
+//! that reads what differs from pass to pass from one small table, so that it can be captured as a graph and replayed without the host in between: routing,
 //! coresets, grouping by expert, penalties and picks all happen on the device.
 //!
 //! Kernels lie in `kernels/*.cu` and are compiled by NVRTC for the model's geometry and the device's
@@ -12,7 +11,8 @@
 //!
 //! Products are computed by `mma` on weights that are exact in half precision and activations
 //! rounded to half ([`Precision::Half`]) or kept as a sum of two halves ([`Precision::Split`], as
-//! good as f32). Everything else is f32.
+//! good as f32). Attention rounds to half as well if activations, keys and values all are halves.
+//! Everything else is f32.
 
 mod abi;
 mod cache;

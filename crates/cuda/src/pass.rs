@@ -18,10 +18,14 @@ use crate::workspace::{Activations, MAX_SPLITS, PICK_CHUNKS, RESULT_HEADER, Work
 
 /// Threads of most kernels.
 const THREADS: u32 = 256;
-/// Query rows of a block in `gdn_preview`, and queries of a block in `attention`.
+/// Query rows of a block in `gdn_preview`, and queries of a block in `attention` in f32.
 const QUERIES: usize = 8;
-/// Key rows that both stage at once.
+/// Key rows that all attention kernels stage at once.
 const KEYS: usize = 32;
+/// Queries of a block in `attention` on tensor cores.
+pub(crate) const TENSOR_QUERIES: usize = 64;
+/// Rows up to which one block chooses experts for all.
+const CHOOSE_ROWS: usize = 64;
 /// Average rows of an expert from which wide column tiles pay.
 const WIDE_ROWS: usize = 12;
 
@@ -75,6 +79,18 @@ struct Product {
     out_stride: usize,
 }
 
+/// Experts of one launch.
+#[derive(Clone, Copy)]
+struct ExpertList {
+    /// The table that the list counts in.
+    experts: Ptr,
+    /// The list, of `len` entries or up to the first without rows.
+    work: Ptr,
+    len: usize,
+    /// The layer's shared expert as well.
+    shared: bool,
+}
+
 impl Launcher<'_> {
     /// All kernels of a pass, in order. With a cache of experts, the host reads each layer's choice on
     /// the way, so that the pass cannot be recorded.
@@ -118,13 +134,22 @@ impl Launcher<'_> {
             self.router(layer)?;
             mark("router")?;
             match cache {
-                None => self.experts(layer, layer.experts, self.space.groups.work, true, &mut mark)?,
+                None => {
+                    let listed = ExpertList {
+                        experts: layer.experts,
+                        work: self.space.groups.work,
+                        len: self.geometry.config.moe.experts,
+                        shared: true,
+                    };
+                    self.experts(layer, listed, &mut mark)?;
+                }
                 Some(cache) => {
                     let experts = self.geometry.config.moe.experts;
                     let batches = cache.batches(self.device, experts, i, self.space.groups.work)?;
                     for (n, batch) in batches.iter().enumerate() {
                         cache.send(self.device, self.geometry, i, batch)?;
-                        self.experts(layer, cache.table(), batch.list, n == 0, &mut mark)?;
+                        let (experts, work, len) = (cache.table(), batch.list, batch.len);
+                        self.experts(layer, ExpertList { experts, work, len, shared: n == 0 }, &mut mark)?;
                     }
                 }
             }
@@ -340,10 +365,18 @@ impl Launcher<'_> {
             &args,
         )?;
         let queries = shape.longest_commit.max(shape.longest_preview) * (a.heads / a.kv_heads);
-        let floats = QUERIES * a.head_dim + KEYS * (a.head_dim + 4) + QUERIES * KEYS + QUERIES;
+        let (tile, shared) = if self.geometry.tensor_attention() {
+            // Two tiles of keys and values, logits, corrections, and weights as halves.
+            let tiles = 2 * 2 * KEYS * a.head_dim * 2;
+            let rest = (KEYS + 4) * 4 + 4 + (KEYS + 8) * 2;
+            (TENSOR_QUERIES, tiles + TENSOR_QUERIES * rest)
+        } else {
+            let floats = QUERIES * a.head_dim + KEYS * (a.head_dim + 4) + QUERIES * KEYS + QUERIES;
+            (QUERIES, floats * 4)
+        };
         let blocks =
-            (queries.div_ceil(QUERIES), a.kv_heads * shape.attention_splits, shape.commits + shape.previews);
-        self.device.launch("attention", Grid::new(blocks, THREADS).shared(floats * 4), &args)?;
+            (queries.div_ceil(tile), a.kv_heads * shape.attention_splits, shape.commits + shape.previews);
+        self.device.launch("attention", Grid::new(blocks, THREADS).shared(shared), &args)?;
         self.device.launch("attention_finish", Grid::new((shape.rows, a.heads, 1), 128), &args)?;
         mark("attention mixer")?;
         let splits = self.mixer_output(w.o, a.q_width())?;
@@ -374,7 +407,13 @@ impl Launcher<'_> {
             distinct: s.results,
             rows: shape.rows as u32,
             top_p: coreset.unwrap_or(1.0),
+            previews: if coreset.is_some() { shape.previews as u32 } else { 0 },
+            pad: 0,
         };
+        if shape.rows <= CHOOSE_ROWS {
+            routing.parts += (shape.commits * size_of::<abi::Part>()) as Ptr;
+            return self.device.launch("choose", Grid::new((1, 1, 1), 1024), &routing);
+        }
         self.device.launch("route", Grid::new((shape.rows.div_ceil(8), 1, 1), THREADS), &routing)?;
         if coreset.is_some() && shape.previews > 0 {
             routing.parts += (shape.commits * size_of::<abi::Part>()) as Ptr;
@@ -383,22 +422,19 @@ impl Launcher<'_> {
         self.device.launch("group_rows", Grid::new((1, 1, 1), 1024), &routing)
     }
 
-    /// The products of the experts on the list at `work`, which counts in the table at `experts`, and
-    /// with `shared` of the shared one.
+    /// The products of listed experts.
     fn experts(
         &self,
         layer: &Layer,
-        experts: Ptr,
-        work: Ptr,
-        shared: bool,
+        list: ExpertList,
         mark: &mut dyn FnMut(&'static str) -> Result<()>,
     ) -> Result<()> {
         let (s, shape, m) = (self.space, &self.shape, &self.geometry.config.moe);
         let split = self.geometry.halves() == 2;
         let mut args = abi::Experts {
-            experts,
+            experts: list.experts,
             shared: layer.shared,
-            groups: abi::Groups { work, ..s.groups },
+            groups: abi::Groups { work: list.work, ..s.groups },
             hi: s.ffn.hi,
             lo: if split { s.ffn.lo } else { 0 },
             act_hi: s.act.hi,
@@ -407,21 +443,26 @@ impl Launcher<'_> {
             rows: shape.rows as u32,
             stride: self.geometry.expert_stride() as u32,
             row_tiles: layer.expert_tiles.0,
-            shared_tiles: if shared { layer.expert_tiles.1 } else { 0 },
+            shared_tiles: if list.shared { layer.expert_tiles.1 } else { 0 },
+            listed: list.len as u32,
+            pad: 0,
         };
-        // Kernels, tiles of 8 rows they hand over, and blocks that fit a multiprocessor.
-        let (gate_up, down, tiles, resident) = match shape.rows {
-            0..=8 => ("gate_up_8", "down_8", 1, 3),
-            rows if rows * m.top_k < WIDE_ROWS * m.experts => ("gate_up_16", "down_16", 2, 2),
-            _ => ("gate_up_wide", "down_wide", 0, 1),
+        // Floats that warps hand over, see `reduce` in gemm.cu.
+        let handed =
+            |shares: usize, groups: usize, tiles: usize| (shares - 1) * groups * 2 * tiles * 4 * 32 * 4;
+        // Kernels, their shared memory, and blocks that fit a multiprocessor.
+        let (gate_up, gate_up_shared, down, down_shared, resident) = match shape.rows {
+            0..=8 => ("gate_up_8", handed(8, 1, 1), "down_8", handed(4, 2, 1), 3),
+            rows if rows * m.top_k < WIDE_ROWS * m.experts => {
+                ("gate_up_16", handed(8, 1, 2), "down_16", handed(4, 2, 2), 2)
+            }
+            _ => ("gate_up_wide", 0, "down_wide", 0, 1),
         };
         let blocks = (self.device.multiprocessors * resident, 1, 1);
-        // Floats that warps hand over, see `reduce` in gemm.cu.
-        let handed = |shares: usize, groups: usize| (shares - 1) * groups * 2 * tiles * 4 * 32 * 4;
-        self.device.launch(gate_up, Grid::new(blocks, THREADS).shared(handed(8, 1)), &args)?;
+        self.device.launch(gate_up, Grid::new(blocks, THREADS).shared(gate_up_shared), &args)?;
         mark("gate and up")?;
         (args.hi, args.lo) = (s.act.hi, s.act.lo);
-        self.device.launch(down, Grid::new(blocks, THREADS).shared(handed(4, 2)), &args)?;
+        self.device.launch(down, Grid::new(blocks, THREADS).shared(down_shared), &args)?;
         mark("down")
     }
 

@@ -140,7 +140,12 @@ pub(crate) fn measure_expert(geometry: &Geometry, model: &ModelFile) -> Result<u
 }
 
 /// Where the matrices of a routed expert lie that is kept at `at`.
-pub(crate) fn expert_frame(geometry: &Geometry, weights: &Weights, ffn: &Ffn, at: Ptr) -> Result<abi::Expert> {
+pub(crate) fn expert_frame(
+    geometry: &Geometry,
+    weights: &Weights,
+    ffn: &Ffn,
+    at: Ptr,
+) -> Result<abi::Expert> {
     Uploader { base: at, ..Uploader::new(geometry, weights) }.expert(ffn)
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "fibers.h"
 
@@ -162,5 +163,49 @@ inline void mma(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a
             sum += a[0] * b[0] + a[1] * b[1] + a[4] * b[2] + a[5] * b[3];
         }
         c[i] = sum;
+    }
+}
+
+// Copies happen when they are waited for, the target holds NaN bytes until then.
+struct Copy16 {
+    void* to;
+    const void* from;
+    unsigned long group;
+};
+struct Copies {
+    std::vector<Copy16> begun;
+    unsigned long groups = 0;
+};
+Copies copies_of[1024];
+
+inline void copy_16(void* shared, const void* global) {
+    if ((uintptr_t)shared % 16 || (uintptr_t)global % 16) standin_fault("a copy of 16 bytes that is not aligned");
+    Copies& mine = copies_of[threadIdx.x];
+    std::memset(shared, 0xff, 16);
+    mine.begun.push_back({shared, global, mine.groups});
+}
+inline void end_copy_group() { copies_of[threadIdx.x].groups++; }
+template <int LATER> void copies_done() {
+    Copies& mine = copies_of[threadIdx.x];
+    size_t kept = 0;
+    for (const Copy16& copy : mine.begun) {
+        if (copy.group + LATER < mine.groups) std::memcpy(copy.to, copy.from, 16);
+        else mine.begun[kept++] = copy;
+    }
+    mine.begun.resize(kept);
+}
+
+inline void load_transposed(unsigned (&r)[4], const void* shared_row) {
+    if ((uintptr_t)shared_row % 16) standin_fault("a row of a matrix that is not aligned");
+    const standin::Slot* slots = standin::exchange(MATRICES, shared_row);
+    unsigned g = standin_fiber->lane / 4, t = standin_fiber->lane % 4;
+    for (unsigned m = 0; m < 4; m++) {
+        unsigned short half[2];
+        for (unsigned i = 0; i < 2; i++) {
+            const unsigned short* row;
+            std::memcpy(&row, slots[m * 8 + 2 * t + i].bytes, sizeof row);
+            half[i] = row[g];
+        }
+        r[m] = half[0] | (unsigned)half[1] << 16;
     }
 }

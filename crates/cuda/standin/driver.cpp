@@ -58,7 +58,7 @@ struct Module {
     std::map<std::string, const Kernel*> kernels;
 };
 
-// Compute capability 9.0 with the shared memory of smaller devices and few multiprocessors.
+// Compute capability 9.9, which no device has, with the shared memory of smaller devices and few multiprocessors.
 constexpr int MULTIPROCESSORS = 4;
 constexpr size_t SHARED = 99 << 10, STATIC_SHARED = 48 << 10;
 
@@ -189,7 +189,7 @@ CALL cuDeviceGetAttribute(int* value, int attribute, int) {
     switch (attribute) {
         case 16: *value = MULTIPROCESSORS; break;
         case 75: *value = 9; break;       // compute capability, major
-        case 76: *value = 0; break;       // minor
+        case 76: *value = 9; break;       // minor
         case 97: *value = SHARED; break;  // shared memory of a block, on request
         case 115: *value = 1; break;      // memory pools
         default: fprintf(stderr, "stand-in: device attribute %d\n", attribute); return INVALID_VALUE;

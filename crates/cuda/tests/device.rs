@@ -1,22 +1,19 @@
 //! The executor on a device: `cargo test -p shamrock-cuda -- --ignored device`.
 
-use shamrock_cuda::{CudaExecutor, CudaOptions, KvPrecision, Precision};
+mod common;
+
+use common::{conversation, exact, fast, ids, model, open};
+use shamrock_cuda::{CudaExecutor, CudaOptions, KvPrecision};
+use shamrock_model::executor::Scored;
+use shamrock_model::{Executor, Score, Step};
+use shamrock_testkit::backend::compare;
 use shamrock_testkit::{Backend, Tolerance, conformance, laws};
-
-/// Products of two halves and f32 states: f32 in all but name.
-fn exact(max_context: Option<usize>) -> CudaOptions {
-    CudaOptions { precision: Precision::Split, kv: KvPrecision::Full, max_context, ..CudaOptions::default() }
-}
-
-fn fast(max_context: Option<usize>) -> CudaOptions {
-    CudaOptions { max_context, ..CudaOptions::default() }
-}
 
 #[test]
 #[ignore = "needs a CUDA device"]
 fn device_matches_the_oracle() {
     conformance::all(&Backend::new("cuda (split)", |model, context| {
-        CudaExecutor::new(model, &exact(context))
+        CudaExecutor::new(model, &CudaOptions { max_context: context, ..exact() })
     }));
 }
 
@@ -27,8 +24,10 @@ fn device_matches_the_oracle() {
 fn device_keeps_the_laws_of_the_seam() {
     let f32_rounding = Tolerance { logits: 2e-3, kv: 2e-4, gdn: 2e-5 };
     laws::all(
-        &Backend::new("cuda (split)", |model, context| CudaExecutor::new(model, &exact(context)))
-            .laws(f32_rounding),
+        &Backend::new("cuda (split)", |model, context| {
+            CudaExecutor::new(model, &CudaOptions { max_context: context, ..exact() })
+        })
+        .laws(f32_rounding),
     );
 }
 
@@ -39,7 +38,107 @@ fn device_keeps_the_laws_of_the_seam() {
 fn device_keeps_the_laws_in_half_precision() {
     let half_rounding = Tolerance { logits: 0.5, kv: 5e-2, gdn: 1e-2 };
     laws::all(
-        &Backend::new("cuda (half)", |model, context| CudaExecutor::new(model, &fast(context)))
-            .laws(half_rounding),
+        &Backend::new("cuda (half)", |model, context| {
+            CudaExecutor::new(model, &CudaOptions { max_context: context, ..fast() })
+        })
+        .laws(half_rounding),
     );
+}
+
+#[test]
+#[ignore = "needs a CUDA device"]
+fn device_cache_of_experts_gives_the_numbers_of_a_resident_model() {
+    for name in ["small", "awkward"] {
+        let model = model(name);
+        let want = conversation(&mut open(&model, &exact()).unwrap(), &model).unwrap();
+
+        // The smallest budget is the one that the refusal names.
+        let cached = |bytes| open(&model, &CudaOptions { expert_memory: Some(bytes), ..exact() });
+        let refusal = cached(1).map(drop).unwrap_err().to_string();
+        assert!(refusal.contains("--vram"), "{refusal}");
+        let least: u64 = refusal.rsplit(' ').next().and_then(|n| n.parse().ok()).expect("a number of bytes");
+        assert!(cached(least - 1).is_err());
+
+        let experts = model.config.moe.experts;
+        let all = experts * model.config.layers.len();
+        for room in [experts, experts + 1, all / 2, all - 1] {
+            let mut executor = cached(least / experts as u64 * room as u64).unwrap();
+            assert_eq!(executor.placement().experts, (room, all));
+            let got = conversation(&mut executor, &model).unwrap();
+            assert!(got == want, "{name}: room for {room}: other numbers");
+
+            // The same row twice: the second time, experts are there if there is room for a few layers.
+            let seq = executor.open().unwrap();
+            let block = ids(&model, 1, 9);
+            let mut stats = || executor.run(&[Step::preview(seq, &block, Score::None)]).unwrap().stats;
+            let (first, again) = (stats(), stats());
+            for stats in [&first, &again] {
+                assert_eq!(stats.expert_hits + stats.expert_misses, stats.distinct_experts, "{name}: {room}");
+            }
+            assert!(room < all - 1 || again.expert_misses <= 1, "{name}: {room}: {again:?}");
+            assert!(room > experts || first.expert_misses > 0, "{name}: {room}: {first:?}");
+        }
+    }
+}
+
+/// Few rows choose their experts in one launch, many in three: a block's preview beside nothing else and
+/// beside a commit of many rows. Products, too, are of few rows or of many, so f32 rounding differs.
+#[test]
+#[ignore = "needs a CUDA device"]
+fn device_few_rows_choose_their_experts_as_many_do() {
+    for name in ["small", "awkward"] {
+        let model = model(name);
+        let mut executor = open(&model, &exact()).unwrap();
+        let (first, second) = (executor.open().unwrap(), executor.open().unwrap());
+        let (prompt, block) = (ids(&model, 150, 1), ids(&model, 9, 2));
+        executor.run(&[Step::commit(first, &prompt[..40], Score::None)]).unwrap();
+        let all: Vec<usize> = (0..block.len()).collect();
+        let preview = || Step::preview(first, &block, Score::Logits { rows: &all });
+        let alone = logits(&mut executor, &[preview()]);
+        let beside = logits(&mut executor, &[Step::commit(second, &prompt, Score::None), preview()]);
+        compare(&alone, &beside, None, 2e-3).unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+}
+
+/// With half keys and values attention runs on tensor cores, with f32 ones in f32. The former rounds
+/// queries, keys, values and softmax weights to half, which this random model amplifies to hundredths of
+/// a logit. Previews behind a prefix of several tiles of keys, several sequences in one pass.
+#[test]
+#[ignore = "needs a CUDA device"]
+fn device_attention_on_tensor_cores_agrees_with_that_in_f32() {
+    let model = model("awkward");
+    let run = |kv: KvPrecision| -> Vec<f32> {
+        let mut executor = open(&model, &CudaOptions { kv, ..fast() }).unwrap();
+        let (first, second) = (executor.open().unwrap(), executor.open().unwrap());
+        let (prompt, block) = (ids(&model, 150, 1), ids(&model, 9, 2));
+        let all: Vec<usize> = (0..block.len()).collect();
+        let every = Score::Logits { rows: &all };
+        [
+            vec![Step::commit(first, &prompt, Score::Logits { rows: &[0, 70, 149] })],
+            vec![
+                Step::preview(first, &block, every),
+                Step::commit(second, &block, Score::Logits { rows: &[8] }).then_preview(&block, every),
+            ],
+            vec![Step::commit(first, &block[..1], Score::Logits { rows: &[0] })],
+        ]
+        .iter()
+        .flat_map(|steps| logits(&mut executor, steps))
+        .collect()
+    };
+    let (tensor, plain) = (run(KvPrecision::Half), run(KvPrecision::Full));
+    assert!(tensor != plain, "the same kernel ran twice");
+    compare(&tensor, &plain, None, 0.1).unwrap();
+}
+
+/// Runs a pass and returns all its logits.
+fn logits(executor: &mut CudaExecutor, steps: &[Step<'_>]) -> Vec<f32> {
+    let outputs = executor.run(steps).unwrap().outputs;
+    outputs
+        .into_iter()
+        .flat_map(|output| [output.commit, output.preview])
+        .flat_map(|scored| match scored {
+            Scored::Logits { values, .. } => values,
+            _ => Vec::new(),
+        })
+        .collect()
 }

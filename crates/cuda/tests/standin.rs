@@ -2,12 +2,14 @@
 //! memory that runs out at every allocation, and a device that breaks at every launch.
 //! `tools/cuda-standin.sh` builds the stand-in and runs these tests, and those of `device.rs`, over it.
 
+mod common;
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use common::{conversation, exact, ids, model, open};
 use libloading::{Library, Symbol};
-use shamrock_cuda::{CudaExecutor, CudaOptions, KvPrecision, Precision};
-use shamrock_model::{Controls, Error, Executor, ModelFile, Result, Score, SeqId, Shaping, Step};
-use shamrock_testkit::fixture;
+use shamrock_cuda::CudaExecutor;
+use shamrock_model::{Error, Executor, Score, SeqId, Step};
 
 /// The stand-in's settings (`standin/controls.h`); one test at a time has them.
 struct StandIn {
@@ -72,62 +74,6 @@ impl Drop for StandIn {
     }
 }
 
-fn model(name: &str) -> ModelFile {
-    ModelFile::open(fixture(&format!("{name}/model.q4tp.cmf"))).expect("fixture opens")
-}
-
-fn exact() -> CudaOptions {
-    CudaOptions { precision: Precision::Split, kv: KvPrecision::Full, ..CudaOptions::default() }
-}
-
-fn open(model: &ModelFile, options: &CudaOptions) -> Result<CudaExecutor> {
-    CudaExecutor::new(model.clone(), options)
-}
-
-/// `count` ids that depend on `salt`.
-fn ids(model: &ModelFile, count: usize, salt: usize) -> Vec<u32> {
-    (0..count).map(|i| ((i * 7 + salt * 13 + 3) % model.config.vocab_size) as u32).collect()
-}
-
-/// All kinds of passes, some of them in shapes that come back and so are replayed. Returns the bits
-/// of every number.
-fn conversation(executor: &mut CudaExecutor, model: &ModelFile) -> Result<Vec<u32>> {
-    let (first, second) = (executor.open()?, executor.open()?);
-    let mut numbers = Vec::new();
-    let rows: Vec<usize> = (0..5).collect();
-    let controls = Controls::default();
-    let shaping = Shaping { controls: &controls, forbidden: &[1], counts: &[], first_position: 1, think_open: false };
-    let mut run = |executor: &mut CudaExecutor, steps: &[Step<'_>]| -> Result<()> {
-        for output in executor.run(steps)?.outputs {
-            for scored in [output.commit, output.preview] {
-                numbers.extend((0..scored.picks().len()).flat_map(|i| {
-                    let pick = scored.picks()[i];
-                    [pick.token, pick.probability.to_bits(), pick.entropy.to_bits()]
-                }));
-                if let shamrock_model::executor::Scored::Logits { values, .. } = scored {
-                    numbers.extend(values.iter().map(|x| x.to_bits()));
-                }
-            }
-        }
-        Ok(())
-    };
-    let logits = Score::Logits { rows: &rows };
-    run(executor, &[Step::commit(first, &ids(model, 37, 1), Score::Logits { rows: &[36] })])?;
-    run(executor, &[Step::commit(second, &ids(model, 3, 2), Score::None)])?;
-    for salt in 3..6 {
-        let (block, token) = (ids(model, 8, salt), ids(model, 1, salt));
-        let picks = Score::Picks { rows: &rows, shaping, probes: &[] };
-        run(executor, &[Step::preview(first, &block, picks)])?;
-        run(executor, &[Step::commit(second, &token, Score::Logits { rows: &[0] })])?;
-        run(executor, &[Step::commit(first, &block, Score::None).rewindable().then_preview(&block, logits)])?;
-        executor.rewind(first, executor.len(first)? - 3)?;
-        run(executor, &[Step::preview(second, &block, logits), Step::commit(first, &token, Score::None)])?;
-    }
-    executor.close(first);
-    executor.close(second);
-    Ok(numbers)
-}
-
 #[test]
 #[ignore = "needs the stand-in, see tools/cuda-standin.sh"]
 fn results_depend_on_no_order_of_threads_or_streams() {
@@ -141,43 +87,6 @@ fn results_depend_on_no_order_of_threads_or_streams() {
             let got = conversation(&mut open(&model, &exact()).unwrap(), &model).unwrap();
             let want = want.get_or_insert_with(|| got.clone());
             assert!(got == *want, "{name}: order {order}, deferred {lazily}: other numbers");
-        }
-    }
-}
-
-#[test]
-#[ignore = "needs the stand-in, see tools/cuda-standin.sh"]
-fn a_bounded_cache_of_experts_gives_the_numbers_of_a_resident_model() {
-    let standin = StandIn::take();
-    for name in ["small", "awkward"] {
-        let model = model(name);
-        let want = conversation(&mut open(&model, &exact()).unwrap(), &model).unwrap();
-
-        // The smallest budget is the one that the refusal names.
-        let cached = |bytes| open(&model, &CudaOptions { expert_memory: Some(bytes), ..exact() });
-        let refusal = cached(1).map(drop).unwrap_err().to_string();
-        assert!(refusal.contains("--vram"), "{refusal}");
-        let least: u64 = refusal.rsplit(' ').next().and_then(|n| n.parse().ok()).expect("a number of bytes");
-        assert!(cached(least - 1).is_err());
-
-        let experts = model.config.moe.experts;
-        let all = experts * model.config.layers.len();
-        for (room, lazily) in [(experts, false), (experts, true), (experts + 1, true), (all / 2, true), (all - 1, false)] {
-            standin.defer(lazily);
-            let mut executor = cached(least / experts as u64 * room as u64).unwrap();
-            assert_eq!(executor.placement().experts, (room, all));
-            assert!(conversation(&mut executor, &model).unwrap() == want, "{name}: room for {room}: other numbers");
-
-            // The same row twice: the second time, experts are there if there is room for a few layers.
-            let seq = executor.open().unwrap();
-            let block = ids(&model, 1, 9);
-            let mut stats = || executor.run(&[Step::preview(seq, &block, Score::None)]).unwrap().stats;
-            let (first, again) = (stats(), stats());
-            for stats in [&first, &again] {
-                assert_eq!(stats.expert_hits + stats.expert_misses, stats.distinct_experts, "{name}: {room}");
-            }
-            assert!(room < all - 1 || again.expert_misses <= 1, "{name}: {room}: {again:?}");
-            assert!(room > experts || first.expert_misses > 0, "{name}: {room}: {first:?}");
         }
     }
 }
@@ -231,7 +140,9 @@ fn a_lost_device_fails_every_pass_and_not_the_process() {
     let model = model("small");
     let (prompt, block) = (ids(&model, 5, 1), ids(&model, 8, 2));
     let pass = |executor: &mut CudaExecutor, seq: SeqId| {
-        executor.run(&[Step::commit(seq, &prompt, Score::None).then_preview(&block, Score::Logits { rows: &[0] })])
+        executor.run(&[
+            Step::commit(seq, &prompt, Score::None).then_preview(&block, Score::Logits { rows: &[0] })
+        ])
     };
     // Launched one by one, while they are recorded, and replayed.
     for (passes, launches) in [(0, 1), (0, 20), (1, 7), (2, 30)] {

@@ -65,7 +65,9 @@ impl Cost {
         for kind in &config.layers {
             cost.bytes += match kind {
                 LayerKind::Full => (2 * KV_BYTES * config.attention.kv_width() * kv_rows) as f64,
-                LayerKind::Linear => (2 * size_of::<f32>() * config.gdn.memory_len() * passes * work.sequences) as f64,
+                LayerKind::Linear => {
+                    (2 * size_of::<f32>() * config.gdn.memory_len() * passes * work.sequences) as f64
+                }
             };
         }
         cost
