@@ -77,6 +77,8 @@ function layout(passes) {
       const block = (blocks[pass.block] ??= { title: "block", passes: 0, cells: masks(pass.width) });
       block.passes += 1;
       pass.rows.forEach((row, i) => (block.cells[row] = known(pass.text[i], pass.confidence[i])));
+      // Some of them were fixed before, where a rule takes tokens back.
+      pass.open.forEach((row) => (block.cells[row] = mask()));
     } else if (pass.work === "propose") {
       const draft = (text, i) => ({ kind: "draft", text, confidence: pass.confidence[i], pass: number });
       blocks.push({ title: "draft", passes: 1, cells: pass.text.map(draft) });
@@ -98,7 +100,8 @@ function layout(passes) {
   return blocks;
 }
 
-const masks = (width) => Array.from({ length: width }, () => ({ kind: "mask", text: MASK }));
+const mask = () => ({ kind: "mask", text: MASK });
+const masks = (width) => Array.from({ length: width }, mask);
 
 function element(block, index, latest) {
   const section = document.createElement("section");

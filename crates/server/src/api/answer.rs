@@ -94,6 +94,8 @@ struct Choice {
     index: usize,
     sender: UnboundedSender<Message>,
     tokenizer: Tokenizer,
+    /// The model's mask token.
+    mask: Option<u32>,
     decoder: Decoder,
     plan: Arc<Plan>,
     stopped: Option<usize>,
@@ -159,7 +161,10 @@ impl Choice {
         let text = |&id: &u32| self.tokenizer.decode(&[id], false).unwrap_or_default();
         value["text"] = ids.iter().map(text).collect();
         match work {
-            Work::Denoise { ids, .. } => value["width"] = json!(ids.len()),
+            Work::Denoise { ids, .. } => {
+                value["width"] = json!(ids.len());
+                value["open"] = (0..ids.len()).filter(|&row| Some(ids[row]) == self.mask).collect();
+            }
             Work::Verify { bonus, .. } => value["bonus_text"] = json!(text(bonus)),
             _ => {}
         }
@@ -223,6 +228,7 @@ pub(crate) struct Answers {
 /// `raw` keeps reasoning in the text.
 pub(crate) fn ask(app: &App, prompts: Vec<Prompt>, plan: Plan, raw: bool) -> Result<Answers> {
     let limit = app.engine.limits().max_context;
+    let mask = app.engine.config().block.as_ref().map(|block| block.mask_id);
     let (sender, receiver) = unbounded_channel();
     let plan = Arc::new(plan);
     let mut requests = Vec::new();
@@ -251,6 +257,7 @@ pub(crate) fn ask(app: &App, prompts: Vec<Prompt>, plan: Plan, raw: bool) -> Res
                 index: requests.len(),
                 sender: sender.clone(),
                 tokenizer,
+                mask,
                 decoder,
                 plan: plan.clone(),
                 stopped: None,

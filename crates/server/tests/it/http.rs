@@ -95,7 +95,11 @@ async fn passes_can_be_watched() {
     let text: String =
         denoise.iter().flat_map(|p| p["text"].as_array().unwrap()).map(|t| t.as_str().unwrap()).collect();
     assert!(text.contains('7'), "{text}");
+    let count = |key: &str| denoise[0][key].as_array().unwrap().len();
+    assert_eq!(count("rows") + count("open"), 32, "{}", denoise[0]);
     for pass in denoise {
+        let open = pass["open"].as_array().unwrap();
+        assert!(pass["rows"].as_array().unwrap().iter().all(|row| !open.contains(row)), "{pass}");
         assert_eq!(pass["rows"].as_array().unwrap().len(), pass["confidence"].as_array().unwrap().len());
         assert_eq!(pass["width"], 32);
     }
