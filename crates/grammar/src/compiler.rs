@@ -37,6 +37,9 @@ const LIMITS: ParserLimits = ParserLimits {
 /// Boundless white space would let a model that has nothing to say go on for ever.
 const WHITE_SPACE: &str = r" |\n[ \t]{0,32}";
 
+/// Name of the end of text that no model has.
+const END: &[u8] = b"<|the end that no model has|>";
+
 /// What an answer may be.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
@@ -79,9 +82,11 @@ impl Compiler {
         };
         // Of two tokens that spell the same the trie could hold only one.
         let unique = |bytes: Vec<u8>| if seen.insert(bytes.clone()) { bytes } else { Vec::new() };
-        let words: Vec<Vec<u8>> = (0..vocab as u32).map(spelling).map(unique).collect();
-        // Ends are this crate's caller's business: the library's end of text is never asked for.
-        let trie = TokTrie::from(&TokRxInfo::new(vocab as u32, 0), &words);
+        let mut words: Vec<Vec<u8>> = (0..vocab as u32).map(spelling).map(unique).collect();
+        // Ends are this crate's caller's business. The library wants an id for one, and allows it wherever
+        // a text may end: it gets one behind the vocabulary, which no mask here reaches.
+        words.push([&[TokTrie::SPECIAL_TOKEN_MARKER], END].concat());
+        let trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, vocab as u32), &words);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let mut factory = ParserFactory::new_simple(&env).map_err(|e| Error::Source(one_line(e)))?;
         factory.quiet();

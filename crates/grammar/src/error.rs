@@ -28,7 +28,10 @@ pub enum Error {
 /// Folds a message of the library into one line of bounded length.
 pub(crate) fn one_line(message: impl ToString) -> String {
     const LONGEST: usize = 400;
-    let mut line = message.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    let message = message.to_string();
+    // What the library says of a panic of its own: of no use to who wrote the source.
+    let message = message.split("<backtrace>").next().unwrap_or_default();
+    let mut line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.len() > LONGEST {
         let end = (0..=LONGEST).rev().find(|&at| line.is_char_boundary(at)).unwrap_or(0);
         line.truncate(end);

@@ -229,6 +229,39 @@ fn control_tokens_are_no_part_of_a_text() {
     assert!(!matcher.may_end().unwrap());
 }
 
+/// No token of a vocabulary ends a text, in particular not its first one, which here is `!`.
+#[test]
+fn the_first_token_is_one_like_any_other() {
+    assert_eq!(NANO.0.tokenizer().decode(&[0], false).unwrap(), "!");
+    let grammar = NANO.1.compile(&Source::JsonSchema(json!({"type": "integer"}))).unwrap();
+    let mut matcher = grammar.matcher().unwrap();
+    for id in NANO.0.tokenizer().encode("31").unwrap() {
+        assert!(matcher.advance(id).unwrap());
+    }
+    let mut logits = vec![0.0; nano().config.vocab_size];
+    matcher.mask(&mut logits).unwrap();
+    assert!(matcher.may_end().unwrap() && logits[0] == f32::NEG_INFINITY && !matcher.advance(0).unwrap());
+
+    let mut executor = executor();
+    for mode in Mode::ALL {
+        for (schema, want) in [
+            (json!({"const": "!"}), Some(json!("!"))),
+            (json!({"const": "hi ! there!"}), Some(json!("hi ! there!"))),
+            (json!({"type": "integer", "minimum": 0, "maximum": 99}), None),
+            (json!({"type": ["integer", "null"]}), None),
+        ] {
+            let options = Options { max_tokens: 60, ..Options::new(mode) };
+            let outcome = answer(&mut executor, &Source::JsonSchema(schema.clone()), options, false);
+            let text = text(&executor, &outcome, false).unwrap();
+            let value = serde_json::from_str::<Value>(&text);
+            if matches!(outcome.finish, Finish::Stop { .. }) {
+                let value = value.unwrap_or_else(|_| panic!("{mode} {schema}: {text}"));
+                assert!(want.is_none_or(|want| want == value), "{mode} {schema}: {text}");
+            }
+        }
+    }
+}
+
 /// Sources of unknown origin: an error in a line, soon, whatever they are.
 #[test]
 fn bad_sources_say_what_is_wrong() {

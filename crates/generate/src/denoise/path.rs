@@ -64,6 +64,9 @@ impl Denoise {
         let Some(guide) = guide else { return Ok(None) };
         let mut reach = Reach { probability: 1.0, entropy: 0.0 };
         let mut path = self.ids.clone();
+        if keep && self.path.len() != path.len() {
+            return Ok(None); // no walk has reached the end yet
+        }
         let mut open = Vec::with_capacity(self.pending.len());
         let mut walked = 0;
         for (row, token) in path.iter_mut().enumerate() {
