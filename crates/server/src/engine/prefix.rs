@@ -2,8 +2,8 @@
 //!
 //! A prompt goes on from the longest kept state that it continues. Where it leaves the path of an
 //! earlier prompt (a shared system message, say) the scheduler keeps a state too, so that the third
-//! prompt of a kind finds the whole shared part; and every few hundred tokens on a prompt's way. A full state is kept at each of these places: a
-//! Gated DeltaNet memory cannot be cut back to an earlier row.
+//! prompt of a kind finds the whole shared part; and every few hundred tokens on a prompt's way. A full
+//! state is kept at each of these places: a Gated DeltaNet memory cannot be cut back to an earlier row.
 
 use std::ops::Range;
 

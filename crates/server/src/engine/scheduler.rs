@@ -113,15 +113,17 @@ impl Scheduler {
             self.prefixes.remove(executor, snapshot);
         }
         options.chunk_rows = options.chunk_rows.min(self.options.chunk_rows);
-        let cached = session.committed().len();
-        options.checkpoints.extend(self.prefixes.branch(&prompt, cached));
-        if let Some(before) = cached.checked_div(self.options.prefix_every) {
+        let held = session.committed().len();
+        options.checkpoints.extend(self.prefixes.branch(&prompt, held));
+        if let Some(before) = held.checked_div(self.options.prefix_every) {
             let way = (before + 1..).map(|i| i * self.options.prefix_every);
             options.checkpoints.extend(way.take_while(|&at| at < prompt.len()));
         }
         match session.start(executor, &prompt, &options) {
             Ok(generation) => {
                 let begun = Instant::now();
+                // What the session really goes on from.
+                let cached = session.committed().len();
                 self.metrics.begun(prompt.len(), cached, begun - since);
                 let active = Active { listener, session, generation, prompt, begun, since, speaking: false };
                 self.active.push_back(active);
