@@ -9,7 +9,7 @@ use crate::{BACKEND, MetalOptions};
 /// # Errors
 /// Always [`Error::Device`].
 pub fn available() -> Result<()> {
-    Err(Error::Device { backend: BACKEND, problem: "this program was not built for macOS".into() })
+    Err(absent())
 }
 
 /// Opens an executor; never here.
@@ -17,5 +17,9 @@ pub fn available() -> Result<()> {
 /// # Errors
 /// Those of [`available`].
 pub fn open(_model: ModelFile, _options: &MetalOptions) -> Result<Box<dyn Executor>> {
-    available().map(|()| unreachable!("a device without Metal"))
+    Err(absent())
+}
+
+fn absent() -> Error {
+    Error::Device { backend: BACKEND, problem: "this program was not built for macOS".into() }
 }
