@@ -44,28 +44,12 @@ __device__ __forceinline__ float tape(const Part& p, const float* raw, const flo
 constexpr u32 UNITS = 2 * KEY_HEADS + VALUE_HEADS;  // heads of q, k and v
 constexpr u32 UNIT_VALUES = ((DK > DV ? DK : DV) + WARP - 1) / WARP;
 
-// Grid: (rows of the longest part, UNITS + 1 in groups of 8, parts); a warp takes a head of one row.
-KERNEL(gdn_prepare, Mixer, 256) {
-    begin();
-    const Part p = a.parts[blockIdx.z];
-    u32 t = blockIdx.x, unit = blockIdx.y * 8 + threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    if (t >= p.rows || unit > UNITS) return;
-    u64 row = p.row0 + t;
-    float* undo = p.kind == COMMIT && p.undo ? p.undo + ((u64)a.layer * p.rows + t) * UNDO_ROW : nullptr;
-    if (unit == UNITS) {
-        for (u32 head = lane; head < VALUE_HEADS; head += WARP) {
-            float decay = expf(log_decay(a.w, a.ab[row * 2 * VALUE_HEADS + head], head));
-            float beta = sigmoid(a.ab[row * 2 * VALUE_HEADS + VALUE_HEADS + head]);
-            a.gates[row * 2 * VALUE_HEADS + head] = decay;
-            a.gates[row * 2 * VALUE_HEADS + VALUE_HEADS + head] = beta;
-            if (undo) undo[2 * CHANNELS + head] = decay, undo[2 * CHANNELS + VALUE_HEADS + head] = beta;
-        }
-        return;
-    }
-    bool is_value = unit >= 2 * KEY_HEADS;
-    u32 width = is_value ? DV : DK, first = is_value ? 2 * KEY_WIDTH + (unit - 2 * KEY_HEADS) * DV : unit * DK;
+// For a warp: the convolved values of a head's `width` channels in row `t` of a part, channel
+// first + lane + 32 i in x[i]. Returns the factor that makes them a unit vector.
+__device__ __forceinline__ float convolve(float (&x)[UNIT_VALUES], const Mixer& a, const Part& p, u32 t, u32 first, u32 width) {
+    u32 lane = threadIdx.x % WARP;
     const float* ring = p.gdn + (u64)a.layer * GDN_STATE;
-    float x[UNIT_VALUES], squares = 0.0f;
+    float squares = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < UNIT_VALUES; i++) {
         u32 channel = first + min(lane + i * WARP, width - 1);
@@ -83,7 +67,41 @@ KERNEL(gdn_prepare, Mixer, 256) {
         x[i] = silu(sum);
         if (lane + i * WARP < width) squares = fmaf(x[i], x[i], squares);
     }
-    float scale = is_value ? 1.0f : rsqrtf(warp_sum(squares) + 1e-6f);
+    return rsqrtf(warp_sum(squares) + 1e-6f);
+}
+
+// Where row `t` of a part keeps what a rewind needs, or null.
+__device__ __forceinline__ float* undo_row(const Mixer& a, const Part& p, u32 t) {
+    return p.kind == COMMIT && p.undo ? p.undo + ((u64)a.layer * p.rows + t) * UNDO_ROW : nullptr;
+}
+
+// e^g and beta.
+__device__ __forceinline__ float2 gates_of(const Mixer& a, u64 row, u32 head) {
+    const float* ab = a.ab + row * 2 * VALUE_HEADS + head;
+    return {expf(log_decay(a.w, ab[0], head)), sigmoid(ab[VALUE_HEADS])};
+}
+
+// Grid: (rows of the longest part, UNITS + 1 in groups of 8, parts); a warp takes a head of one row.
+KERNEL(gdn_prepare, Mixer, 256) {
+    begin();
+    const Part p = a.parts[blockIdx.z];
+    u32 t = blockIdx.x, unit = blockIdx.y * 8 + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    if (t >= p.rows || unit > UNITS) return;
+    u64 row = p.row0 + t;
+    float* undo = undo_row(a, p, t);
+    if (unit == UNITS) {
+        for (u32 head = lane; head < VALUE_HEADS; head += WARP) {
+            float2 gates = gates_of(a, row, head);
+            a.gates[row * 2 * VALUE_HEADS + head] = gates.x;
+            a.gates[row * 2 * VALUE_HEADS + VALUE_HEADS + head] = gates.y;
+            if (undo) undo[2 * CHANNELS + head] = gates.x, undo[2 * CHANNELS + VALUE_HEADS + head] = gates.y;
+        }
+        return;
+    }
+    bool is_value = unit >= 2 * KEY_HEADS;
+    u32 width = is_value ? DV : DK, first = is_value ? 2 * KEY_WIDTH + (unit - 2 * KEY_HEADS) * DV : unit * DK;
+    float x[UNIT_VALUES], scale = convolve(x, a, p, t, first, width);
+    if (is_value) scale = 1.0f;
 #pragma unroll
     for (u32 i = 0; i < UNIT_VALUES; i++) {
         if (lane + i * WARP >= width) continue;
@@ -133,6 +151,36 @@ __device__ __forceinline__ void fetch_rows(Staged& s, const RowSource& from, u32
     s.gate = from.gates[t * from.gate_stride + head + (threadIdx.x / RECUR_ROWS % 2) * VALUE_HEADS];
 }
 
+// One row of the recurrence for the four lanes that share a column S of the memory: dim 16 j + 4 quarter + i
+// is in s[4 j + i]. Takes the write strength in `delta` and leaves there what was written along k. Returns
+// q (D S) with the decay D = e^g: with S' = D S + k (x) delta, q S' is that plus (q k) delta.
+__device__ __forceinline__ float advance(float (&s)[LANE_DIMS], const float* q_row, const float* k_row, float decay, float value, float& delta) {
+    const float4 *q = (const float4*)q_row + threadIdx.x % 4, *k = (const float4*)k_row + threadIdx.x % 4;
+    // Four chains each, so that additions do not wait for one another.
+    float4 ks = {0.0f, 0.0f, 0.0f, 0.0f}, qs = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (u32 j = 0; j < LANE_DIMS; j += 4) {
+        float4 kk = k[j], qq = q[j];
+        ks.x = fmaf(kk.x, s[j], ks.x), qs.x = fmaf(qq.x, s[j], qs.x);
+        ks.y = fmaf(kk.y, s[j + 1], ks.y), qs.y = fmaf(qq.y, s[j + 1], qs.y);
+        ks.z = fmaf(kk.z, s[j + 2], ks.z), qs.z = fmaf(qq.z, s[j + 2], qs.z);
+        ks.w = fmaf(kk.w, s[j + 3], ks.w), qs.w = fmaf(qq.w, s[j + 3], qs.w);
+    }
+    float k_s = (ks.x + ks.y) + (ks.z + ks.w), q_s = (qs.x + qs.y) + (qs.z + qs.w);
+    k_s += __shfl_xor_sync(FULL, k_s, 1), q_s += __shfl_xor_sync(FULL, q_s, 1);
+    k_s += __shfl_xor_sync(FULL, k_s, 2), q_s += __shfl_xor_sync(FULL, q_s, 2);
+    delta *= value - decay * k_s;
+#pragma unroll
+    for (u32 j = 0; j < LANE_DIMS; j += 4) {
+        float4 kk = k[j];
+        s[j] = fmaf(kk.x, delta, decay * s[j]);
+        s[j + 1] = fmaf(kk.y, delta, decay * s[j + 1]);
+        s[j + 2] = fmaf(kk.z, delta, decay * s[j + 2]);
+        s[j + 3] = fmaf(kk.w, delta, decay * s[j + 3]);
+    }
+    return decay * q_s;
+}
+
 // Advances S over `rows` rows; `read` (if any) gets [rows][VALUE_WIDTH]. The block owns columns
 // col0 .. of head `head`. The next rows are fetched while these are worked on.
 __device__ __forceinline__ void recur(float* memory, const RowSource& from, u32 rows, float* read, u32 head, u32 col0) {
@@ -145,7 +193,6 @@ __device__ __forceinline__ void recur(float* memory, const RowSource& from, u32 
     Staged staged;
     fetch_rows(staged, from, 0, rows, head, key, col0);
     float s[LANE_DIMS];
-    // Dim 16 j + 4 quarter + i sits in s[4 j + i].
 #pragma unroll
     for (u32 j = 0; j < LANE_DIMS; j++)
         s[j] = local < RECUR_COLS ? memory[((u64)head * DK + j / 4 * 16 + quarter * 4 + j % 4) * DV + col] : 0.0f;
@@ -166,33 +213,10 @@ __device__ __forceinline__ void recur(float* memory, const RowSource& from, u32 
         }
         __syncthreads();
         for (u32 t = 0; t < n; t++) {
-            const float4* q = (const float4*)qk[buffer][t][0] + quarter;
-            const float4* k = (const float4*)qk[buffer][t][1] + quarter;
-            // Four chains each, so that additions do not wait for one another.
-            float4 ks = {0.0f, 0.0f, 0.0f, 0.0f}, qs = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-            for (u32 j = 0; j < LANE_DIMS; j += 4) {
-                float4 kk = k[j], qq = q[j];
-                ks.x = fmaf(kk.x, s[j], ks.x), qs.x = fmaf(qq.x, s[j], qs.x);
-                ks.y = fmaf(kk.y, s[j + 1], ks.y), qs.y = fmaf(qq.y, s[j + 1], qs.y);
-                ks.z = fmaf(kk.z, s[j + 2], ks.z), qs.z = fmaf(qq.z, s[j + 2], qs.z);
-                ks.w = fmaf(kk.w, s[j + 3], ks.w), qs.w = fmaf(qq.w, s[j + 3], qs.w);
-            }
-            float k_s = (ks.x + ks.y) + (ks.z + ks.w), q_s = (qs.x + qs.y) + (qs.z + qs.w);
-            k_s += __shfl_xor_sync(FULL, k_s, 1), q_s += __shfl_xor_sync(FULL, q_s, 1);
-            k_s += __shfl_xor_sync(FULL, k_s, 2), q_s += __shfl_xor_sync(FULL, q_s, 2);
-            // With D = e^g: S' = D S + k (x) delta, so q S' = D q S + (q k) delta.
-            float d = gate[buffer][0][t], delta = gate[buffer][1][t] * (v[buffer][t][min(local, RECUR_COLS - 1)] - d * k_s);
-#pragma unroll
-            for (u32 j = 0; j < LANE_DIMS; j += 4) {
-                float4 kk = k[j];
-                s[j] = fmaf(kk.x, delta, d * s[j]);
-                s[j + 1] = fmaf(kk.y, delta, d * s[j + 1]);
-                s[j + 2] = fmaf(kk.z, delta, d * s[j + 2]);
-                s[j + 3] = fmaf(kk.w, delta, d * s[j + 3]);
-            }
+            float delta = gate[buffer][1][t], value = v[buffer][t][min(local, RECUR_COLS - 1)];
+            float q_s = advance(s, qk[buffer][t][0], qk[buffer][t][1], gate[buffer][0][t], value, delta);
             if (read && quarter == 0 && local < RECUR_COLS)
-                read[(u64)(t0 + t) * VALUE_WIDTH + head * DV + col] = scale * fmaf(dots[buffer][t], delta, d * q_s);
+                read[(u64)(t0 + t) * VALUE_WIDTH + head * DV + col] = scale * fmaf(dots[buffer][t], delta, q_s);
         }
     }
     if (local < RECUR_COLS)
@@ -219,23 +243,29 @@ KERNEL(gdn_recur, Mixer, 128) {
     }
 }
 
-// The gated norm. Grid: (rows of the longest part, VALUE_HEADS / 8, commit parts); a warp a head.
-KERNEL(gdn_gate, Mixer, 256) {
-    begin();
-    const Part p = a.parts[blockIdx.z];
-    u32 head = blockIdx.y * 8 + threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    if (blockIdx.x >= p.rows || head >= VALUE_HEADS) return;
-    u64 row = p.row0 + blockIdx.x, first = row * VALUE_WIDTH + head * DV;
-    float o[(DV + WARP - 1) / WARP], squares = 0.0f;
+// The gated norm of a head of one row, for a warp: what the recurrence read, and the gate, both [DV].
+__device__ __forceinline__ void gate_head(const Mixer& a, u64 row, u32 head, const float* read, const float* z) {
+    u32 lane = threadIdx.x % WARP;
+    float o[DV / WARP], squares = 0.0f;
 #pragma unroll
-    for (u32 i = 0; i < DV / WARP; i++) o[i] = a.read[first + lane + i * WARP], squares = fmaf(o[i], o[i], squares);
+    for (u32 i = 0; i < DV / WARP; i++) o[i] = read[lane + i * WARP], squares = fmaf(o[i], o[i], squares);
     float scale = rsqrtf(warp_sum(squares) / DV + EPS);
 #pragma unroll
     for (u32 i = 0; i < DV / WARP; i++) {
         u32 c = lane + i * WARP, at = head * DV + c;
-        float x = o[i] * scale * a.w.norm[c] * silu(a.z[first + c]);
+        float x = o[i] * scale * a.w.norm[c] * silu(z[c]);
         store_split(a.hi, a.lo, row * VALUE_PAD + at, a.w.out_cols ? x * a.w.out_cols[at] : x);
     }
+}
+
+// Grid: (rows of the longest part, VALUE_HEADS / 8, commit parts); a warp a head.
+KERNEL(gdn_gate, Mixer, 256) {
+    begin();
+    const Part p = a.parts[blockIdx.z];
+    u32 head = blockIdx.y * 8 + threadIdx.x / WARP;
+    if (blockIdx.x >= p.rows || head >= VALUE_HEADS) return;
+    u64 row = p.row0 + blockIdx.x, first = row * VALUE_WIDTH + head * DV;
+    gate_head(a, row, head, a.read + first, a.z + first);
 }
 
 // Cuts a commit back to its first `kept` rows. `gdn` holds the state before the commit again; all

@@ -70,6 +70,9 @@ __device__ __forceinline__ uint4 load_stream(const void* p) {
     return v;
 }
 
+// Has the line at `p` brought to the L2 cache.
+__device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 // c += a b for a warp: a is 16x16, b 16x8, c 16x8. With (g, t) = (lane / 4, lane % 4) a lane holds
 //   a0 a1 a2 a3   rows g, g+8, g, g+8, columns 2t 2t+1 (a0, a1) and 2t+8 2t+9 (a2, a3)
 //   b0 b1         rows 2t 2t+1 and 2t+8 2t+9 of column g

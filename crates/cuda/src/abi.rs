@@ -94,6 +94,9 @@ Mixer {
     lo: Ptr, layer: u32, pad: u32,
 });
 
+device_struct!(/// Arguments of `gdn_step`.
+Step { mixer: Mixer, arrived: Ptr });
+
 device_struct!(/// Arguments of `gdn_replay`.
 Replay { gdn: Ptr, undo: Ptr, rows: u32, kept: u32 });
 

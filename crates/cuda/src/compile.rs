@@ -20,7 +20,7 @@ pub(crate) const MODULES: [(&str, &str); 7] = [
     ("repack", include_str!("../kernels/repack.cu")),
     ("norm", include_str!("../kernels/norm.cu")),
     ("gemm", include_str!("../kernels/gemm.cu")),
-    ("gdn", include_str!("../kernels/gdn.cu")),
+    ("gdn", concat!(include_str!("../kernels/gdn.cu"), include_str!("../kernels/gdn_step.cu"))),
     ("attention", include_str!("../kernels/attention.cu")),
     ("routing", include_str!("../kernels/routing.cu")),
     ("head", include_str!("../kernels/head.cu")),

@@ -163,7 +163,7 @@ impl Device {
             let code = compile::module(geometry, name, arch, options.kernel_cache.as_deref())?;
             let module = context.load_module(Ptx::from_binary(code)).map_err(driver)?;
             for &kernel in names {
-                // Some exist only for one precision.
+                // Some exist only for one precision, or for heads that are not too wide.
                 let Ok(function) = module.load_function(kernel) else { continue };
                 let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
                 let own = function.shared_size_bytes().map_err(driver)?;
@@ -372,7 +372,7 @@ const KERNELS: [(&str, &[&str]); 7] = [
             "down_wide",
         ],
     ),
-    ("gdn", &["gdn_prepare", "gdn_recur", "gdn_gate", "gdn_replay", "gdn_preview"]),
+    ("gdn", &["gdn_prepare", "gdn_recur", "gdn_gate", "gdn_step", "gdn_replay", "gdn_preview"]),
     ("attention", &["attention_prepare", "attention", "attention_finish"]),
     ("routing", &["route", "route_coreset", "group_rows", "choose"]),
     ("head", &["shape", "pick_chunks", "pick_join"]),

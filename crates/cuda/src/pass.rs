@@ -16,6 +16,8 @@ use crate::sequence::recur_grid;
 use crate::upload::{AttentionLayer, DeviceWeights, GdnLayer, Layer, MixerLayer, Placed};
 use crate::workspace::{Activations, MAX_SPLITS, PICK_CHUNKS, RESULT_HEADER, Workspace};
 
+mod few;
+
 /// Threads of most kernels.
 const THREADS: u32 = 256;
 /// Query rows of a block in `gdn_preview`, and queries of a block in `attention` in f32.
@@ -299,7 +301,9 @@ impl Launcher<'_> {
             pad: 0,
         };
         let units = (2 * g.key_heads + g.value_heads + 1).div_ceil(8);
-        if shape.commits > 0 {
+        if shape.commits > 0 && self.commits_in_steps() {
+            self.gdn_step(&args)?;
+        } else if shape.commits > 0 {
             let by_unit = Grid::new((shape.longest_commit, units, shape.commits), THREADS);
             self.device.launch("gdn_prepare", by_unit, &args)?;
             self.device.launch("gdn_recur", recur_grid(self.geometry, shape.commits), &args)?;

@@ -76,6 +76,8 @@ pub(crate) struct Workspace {
     pub(crate) groups: abi::Groups,
     pub(crate) act: Activations,
     pub(crate) expert_out: Ptr,
+    /// Counters of blocks that have come to some point of a kernel: zero between kernels.
+    pub(crate) arrived: Ptr,
     pub(crate) head_input: Activations,
     pub(crate) logits: Ptr,
     pub(crate) softmax: Ptr,
@@ -143,6 +145,7 @@ impl Workspace {
             groups: abi::Groups { work: cut.take(m.experts * 16), pairs: cut.take(pairs * 4) },
             act: activations(cut, pairs + rows, geometry.expert_stride(), split),
             expert_out: cut.take((pairs + rows) * hidden * 4),
+            arrived: cut.take(rows * g.key_heads * 4),
             head_input: activations(cut, scored, hidden, split),
             logits: cut.take(scored * c.vocab_size * 4),
             softmax: cut.take(scored * PICK_CHUNKS * abi::SOFTMAX_BYTES),

@@ -85,6 +85,13 @@ template <typename T> T atomicAdd(T* at, T x) {
     *at = before + x;
     return before;
 }
+// Adds one, or starts over behind `last`.
+inline unsigned atomicInc(unsigned* at, unsigned last) {
+    unsigned before = *at;
+    *at = before >= last ? 0 : before + 1;
+    return before;
+}
+inline void __threadfence() {}
 template <typename A, typename B> constexpr std::common_type_t<A, B> min(A a, B b) {
     using T = std::common_type_t<A, B>;
     return T(b) < T(a) ? T(b) : T(a);
@@ -145,6 +152,8 @@ inline uint4 load_stream(const void* p) {
     if ((uintptr_t)p % 16) standin_fault("a 16-byte load from an address that is not a multiple of 16");
     return *(const uint4*)p;
 }
+
+inline void prefetch(const void*) {}
 
 struct Operands {
     float a[8], b[4];
