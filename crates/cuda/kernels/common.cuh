@@ -112,6 +112,20 @@ __device__ __forceinline__ float block_sum(float x, float* scratch) {
     return warp_sum(x);
 }
 
+// For a block: whether it is the last of `count` to come here. It then sees what the others wrote before. The
+// counter is zero again behind the last one, so that the next launch finds it so.
+__device__ __forceinline__ bool last_to_arrive(u32* arrived, u32 count) {
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicInc(arrived, count - 1) == count - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
+}
+
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }
 // ln(1 + e^x) without overflow.

@@ -10,10 +10,12 @@
 // Activations of 64 columns of one 8-row tile: lane (n, t) holds columns 8t.. of each half.
 struct Rows64 { uint4 x[2]; };
 
+// STAGED rows are in shared memory.
+template <bool STAGED>
 __device__ __forceinline__ void load_rows(Rows64& b, const u16* row, u32 step, u32 lane) {
     const uint4* p = (const uint4*)(row + step * 64 + lane % 4 * 8);
-    b.x[0] = __ldg(p);
-    b.x[1] = __ldg(p + 4);
+    b.x[0] = STAGED ? p[0] : __ldg(p);
+    b.x[1] = STAGED ? p[4] : __ldg(p + 4);
 }
 
 __device__ __forceinline__ void mma_tile(float (&c)[4], const u32 (&top)[4], const u32 (&bottom)[4], const uint4& x) {
@@ -75,43 +77,47 @@ __device__ __forceinline__ void load_weights(Stage<MT, NT, LO, ENC>& s, const Ma
     for (int i = 0; i < MT; i++) load_packed(s.a[i], m[i], tile[i], step, lane);
 }
 
-template <int MT, int NT, bool LO, u32 ENC>
+template <int MT, int NT, bool LO, u32 ENC, bool STAGED>
 __device__ __forceinline__ void load_inputs(Stage<MT, NT, LO, ENC>& s, const u16* const (&hi)[NT], const u16* const (&lo)[NT], u32 step, u32 lane) {
 #pragma unroll
     for (int n = 0; n < NT; n++) {
-        load_rows(s.hi[n], hi[n], step, lane);
-        if (LO) load_rows(s.lo[n], lo[n], step, lane);
+        load_rows<STAGED>(s.hi[n], hi[n], step, lane);
+        if (LO) load_rows<STAGED>(s.lo[n], lo[n], step, lane);
     }
 }
 
-// A warp's share: steps first, first + stride, … below end, of MT row tiles and NT column tiles.
-// With EARLY the first weights, which nothing writes, are on their way before the wait for the kernel
-// that writes the activations.
-template <int MT, int NT, bool LO, u32 ENC, bool EARLY = false>
+struct Nothing {
+    __device__ void operator()() const {}
+};
+
+// A warp's share: steps first, first + stride, … below end, of MT row tiles and NT column tiles. `before` is
+// called between the loads of the first weights, which nothing writes, and of the first activations: the
+// place to wait for the kernel that writes those.
+template <int MT, int NT, bool LO, u32 ENC, bool STAGED = false, class Before = Nothing>
 __device__ __forceinline__ void accumulate(float (&acc)[MT][NT][4], const Matrix (&m)[MT], const u32 (&tile)[MT],
                                            const u16* const (&hi)[NT], const u16* const (&lo)[NT],
-                                           u32 first, u32 stride, u32 end, u32 lane) {
+                                           u32 first, u32 stride, u32 end, u32 lane, const Before& before = {}) {
     Ladder ladder[MT];
 #pragma unroll
     for (int i = 0; i < MT; i++) ladder[i] = load_ladder<ENC>(m[i], tile[i], lane);
     Stage<MT, NT, LO, ENC> even, odd;
     if (first < end) load_weights<MT, NT, LO, ENC>(even, m, tile, first, lane);
-    if (EARLY) wait_for_previous();
+    before();
     if (first >= end) return;
-    load_inputs<MT, NT, LO, ENC>(even, hi, lo, first, lane);
+    load_inputs<MT, NT, LO, ENC, STAGED>(even, hi, lo, first, lane);
     for (u32 step = first; step < end; step += 2 * stride) {
         // The next step's loads are in flight while this one multiplies.
         bool more = step + stride < end;
         if (more) {
             load_weights<MT, NT, LO, ENC>(odd, m, tile, step + stride, lane);
-            load_inputs<MT, NT, LO, ENC>(odd, hi, lo, step + stride, lane);
+            load_inputs<MT, NT, LO, ENC, STAGED>(odd, hi, lo, step + stride, lane);
         }
 #pragma unroll
         for (int i = 0; i < MT; i++) multiply<ENC, NT, LO>(acc[i], even.a[i], ladder[i], even.hi, even.lo, lane);
         if (!more) break;
         if (step + 2 * stride < end) {
             load_weights<MT, NT, LO, ENC>(even, m, tile, step + 2 * stride, lane);
-            load_inputs<MT, NT, LO, ENC>(even, hi, lo, step + 2 * stride, lane);
+            load_inputs<MT, NT, LO, ENC, STAGED>(even, hi, lo, step + 2 * stride, lane);
         }
 #pragma unroll
         for (int i = 0; i < MT; i++) multiply<ENC, NT, LO>(acc[i], odd.a[i], ladder[i], odd.hi, odd.lo, lane);
@@ -174,11 +180,17 @@ struct Dense {
     u32 rows;
 };
 
-// Grid: (bands of 16·MT·WM rows, k splits, tiles of 8·NT activation rows); 32·WM·WK threads.
-template <int MT, int WM, int WK, int NT, bool LO>
-__device__ __forceinline__ void dense(const Dense& a) {
-    let_next_start();
-    DYNAMIC_SHARED(shared);
+// Floats that `reduce` needs.
+template <int MT, int NT, int WM, int WK> constexpr u32 REDUCED = (WK - 1) * WM * MT * NT * 4 * WARP;
+
+// Halves between rows that are staged in shared memory: two rows of a quarter warp fill all banks.
+constexpr u32 STAGED_STRIDE = HIDDEN_PAD + 32;
+
+// Grid: (bands of 16·MT·WM rows, k splits, tiles of 8·NT activation rows); 32·WM·WK threads, which all call
+// before(segment): it waits for the kernel before and, where rows are STAGED, puts them to `staged`, in shared
+// memory, remainders behind them.
+template <int MT, int WM, int WK, int NT, bool LO, bool STAGED, class Before>
+__device__ __forceinline__ void dense(const Dense& a, float* shared, const u16* staged, const Before& before) {
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, group = warp % WM, share = warp / WM;
     u32 s = 0;
     while (s + 1 < a.count && blockIdx.x >= a.segments[s + 1].first_block) s++;
@@ -192,19 +204,20 @@ __device__ __forceinline__ void dense(const Dense& a) {
     u32 row0 = blockIdx.z * NT * 8;
 #pragma unroll
     for (int n = 0; n < NT; n++) {
-        u64 at = (u64)min(row0 + n * 8 + lane / 4, a.rows - 1) * seg.stride;
-        hi[n] = seg.hi + at;
-        lo[n] = LO ? seg.lo + at : nullptr;
+        u64 at = (u64)min(row0 + n * 8 + lane / 4, a.rows - 1) * (STAGED ? STAGED_STRIDE : seg.stride);
+        hi[n] = (STAGED ? staged : seg.hi) + at;
+        lo[n] = LO ? (STAGED ? staged + a.rows * STAGED_STRIDE : seg.lo) + at : nullptr;
     }
     u32 per = (seg.w.steps + gridDim.y - 1) / gridDim.y, begin = blockIdx.y * per, end = min(begin + per, seg.w.steps);
     float acc[MT][NT][4] = {};
+    auto ready = [&]() { before(s); };
     switch (seg.w.encoding) {
-        case Q4: accumulate<MT, NT, LO, Q4, true>(acc, m, tile, hi, lo, begin + share, WK, end, lane); break;
+        case Q4: accumulate<MT, NT, LO, Q4, STAGED>(acc, m, tile, hi, lo, begin + share, WK, end, lane, ready); break;
         case Q8:
-            accumulate<MT, NT, LO, Q8, true>(acc, m, tile, hi, lo, begin + share, WK, end, lane);
+            accumulate<MT, NT, LO, Q8, STAGED>(acc, m, tile, hi, lo, begin + share, WK, end, lane, ready);
             scale_rows<MT, NT, Q8>(acc, m, tile, lane);
             break;
-        default: accumulate<MT, NT, LO, F16, true>(acc, m, tile, hi, lo, begin + share, WK, end, lane);
+        default: accumulate<MT, NT, LO, F16, STAGED>(acc, m, tile, hi, lo, begin + share, WK, end, lane, ready);
     }
     reduce<MT, NT, WM, WK>(acc, shared, group, share, lane);
     if (share > 0) return;
@@ -220,8 +233,14 @@ __device__ __forceinline__ void dense(const Dense& a) {
             }
 }
 
+template <int MT, int WM, int WK, int NT, bool LO> __device__ __forceinline__ void dense_of_stored(const Dense& a) {
+    let_next_start();
+    DYNAMIC_SHARED(shared);
+    dense<MT, WM, WK, NT, LO, false>(a, shared, nullptr, [](u32) { wait_for_previous(); });
+}
+
 #define DENSE(name, MT, WM, WK, NT, LO) \
-    KERNEL(name, Dense, WM * WK * 32) { dense<MT, WM, WK, NT, LO>(a); }
+    KERNEL(name, Dense, WM * WK * 32) { dense_of_stored<MT, WM, WK, NT, LO>(a); }
 #define DENSE_BANDS(NT, LO, suffix)                  \
     DENSE(dense_16_##suffix, 1, 1, 8, NT, LO)        \
     DENSE(dense_32_##suffix, 1, 2, 4, NT, LO)        \

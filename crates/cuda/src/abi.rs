@@ -61,11 +61,14 @@ Copy { hi: Ptr, lo: Ptr, cols: Ptr });
 /// Copies that one norm can make.
 pub(crate) const MAX_COPIES: usize = 3;
 
-device_struct!(/// Arguments of `rms_norm`.
-Norm {
-    hidden: Ptr, weight: Ptr, parts: Ptr, splits: u32, rows: u32, experts: Ptr, weights: Ptr,
-    shared_gate: Ptr, chosen: Ptr, copies: [Copy; MAX_COPIES], copy_count: u32, pad: u32,
+device_struct!(/// The residual stream, what a norm adds to it, and where the sum goes.
+Residual {
+    hidden: Ptr, sum: Ptr, weight: Ptr, parts: Ptr, splits: u32, rows: u32, experts: Ptr, weights: Ptr,
+    shared_gate: Ptr,
 });
+
+device_struct!(/// Arguments of `rms_norm`.
+Norm { residual: Residual, chosen: Ptr, copies: [Copy; MAX_COPIES], copy_count: u32, pad: u32 });
 
 device_struct!(/// One matrix of a `dense` launch.
 Segment { w: Matrix, hi: Ptr, lo: Ptr, out: Ptr, stride: u32, out_stride: u32, first_block: u32, pad: u32 });
@@ -75,6 +78,9 @@ pub(crate) const MAX_SEGMENTS: usize = 4;
 
 device_struct!(/// Arguments of `dense`.
 Dense { segments: [Segment; MAX_SEGMENTS], count: u32, rows: u32 });
+
+device_struct!(/// Arguments of the `normed` products.
+NormedDense { dense: Dense, residual: Residual, cols: [Ptr; MAX_SEGMENTS] });
 
 device_struct!(/// Arguments of `gate_up` and `down`.
 Experts {
@@ -112,6 +118,9 @@ Routing {
     logits: Ptr, probs: Ptr, chosen: Ptr, weights: Ptr, parts: Ptr, groups: Groups, distinct: Ptr,
     rows: u32, top_p: f32, previews: u32, pad: u32,
 });
+
+device_struct!(/// Arguments of `route_few`.
+RouteFew { dense: Dense, residual: Residual, ffn: Copy, routing: Routing, arrived: Ptr });
 
 device_struct!(/// One scored row.
 ScoredRow { shaping: u32, position: i32, probe: u32, pad: u32 });

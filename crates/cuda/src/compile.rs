@@ -18,11 +18,19 @@ const LAYOUT: &str = include_str!("../kernels/layout.cuh");
 /// Name and source of each module.
 pub(crate) const MODULES: [(&str, &str); 7] = [
     ("repack", include_str!("../kernels/repack.cu")),
-    ("norm", include_str!("../kernels/norm.cu")),
-    ("gemm", include_str!("../kernels/gemm.cu")),
+    ("norm", concat!(include_str!("../kernels/norm.cuh"), include_str!("../kernels/norm.cu"))),
+    (
+        "gemm",
+        concat!(
+            include_str!("../kernels/norm.cuh"),
+            include_str!("../kernels/routing.cuh"),
+            include_str!("../kernels/gemm.cu"),
+            include_str!("../kernels/few.cu"),
+        ),
+    ),
     ("gdn", concat!(include_str!("../kernels/gdn.cu"), include_str!("../kernels/gdn_step.cu"))),
     ("attention", include_str!("../kernels/attention.cu")),
-    ("routing", include_str!("../kernels/routing.cu")),
+    ("routing", concat!(include_str!("../kernels/routing.cuh"), include_str!("../kernels/routing.cu"))),
     ("head", include_str!("../kernels/head.cu")),
 ];
 

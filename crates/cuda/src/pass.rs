@@ -81,6 +81,16 @@ struct Product {
     out_stride: usize,
 }
 
+/// What a norm adds to the residual stream before it.
+enum Added {
+    Nothing,
+    Experts,
+    /// The partial sums of the mixer's output product.
+    Mixer {
+        splits: usize,
+    },
+}
+
 /// Experts of one launch.
 #[derive(Clone, Copy)]
 struct ExpertList {
@@ -107,34 +117,27 @@ impl Launcher<'_> {
             table: self.weights.embed.matrix,
             cols: self.weights.embed.cols,
             ids: self.tables.ids,
-            hidden: self.space.hidden,
+            hidden: self.space.hidden[0],
         };
         self.device.launch("embed", Grid::new((self.shape.rows, 1, 1), THREADS), &embed)?;
         mark("embed")?;
         let (mut linear, mut full) = (0, 0);
         for (i, layer) in self.weights.layers.iter().enumerate() {
             // What the layer before left to be added comes in with the norm.
-            let add_experts = i > 0;
+            let added = if i > 0 { Added::Experts } else { Added::Nothing };
+            let residual = self.residual(layer.input_norm, added);
             let splits = match &layer.mixer {
                 MixerLayer::Linear(w) => {
-                    self.norm(layer.input_norm, 0, add_experts, None, &self.gdn_inputs(w))?;
-                    mark("norm")?;
-                    let splits = self.gdn(w, linear, &mut mark)?;
                     linear += 1;
-                    splits
+                    self.gdn(w, linear - 1, residual, &mut mark)?
                 }
                 MixerLayer::Full(w) => {
-                    self.norm(layer.input_norm, 0, add_experts, None, &self.attention_inputs(w))?;
-                    mark("norm")?;
-                    let splits = self.attention(w, full, &mut mark)?;
                     full += 1;
-                    splits
+                    self.attention(w, full - 1, residual, &mut mark)?
                 }
             };
-            self.norm(layer.post_norm, splits, false, None, &[(self.space.ffn, 0)])?;
-            mark("norm")?;
-            self.router(layer)?;
-            mark("router")?;
+            let residual = self.residual(layer.post_norm, Added::Mixer { splits });
+            self.route(layer, residual, &mut mark)?;
             match cache {
                 None => {
                     let listed = ExpertList {
@@ -160,49 +163,59 @@ impl Launcher<'_> {
         mark("head")
     }
 
-    fn gdn_inputs(&self, w: &GdnLayer) -> Vec<(Activations, Ptr)> {
-        let c = &self.space.copies;
-        vec![(c[0], w.qkv.cols), (c[1], w.z.cols), (c[2], w.ab.cols)]
-    }
-
-    fn attention_inputs(&self, w: &AttentionLayer) -> Vec<(Activations, Ptr)> {
-        let c = &self.space.copies;
-        vec![(c[0], w.q.cols), (c[1], w.k.cols), (c[2], w.v.cols)]
-    }
-
-    /// Adds what is due to the residual stream and writes normed copies. With `chosen`, only those
-    /// rows are normed and the stream stays as it is.
-    fn norm(
-        &self,
-        weight: Ptr,
-        splits: usize,
-        add_experts: bool,
-        chosen: Option<Ptr>,
-        outputs: &[(Activations, Ptr)],
-    ) -> Result<()> {
+    /// The residual stream in front of a norm. It goes on in the other of its two places.
+    fn residual(&self, weight: Ptr, added: Added) -> abi::Residual {
         let s = self.space;
-        let mut copies = [abi::Copy::zeroed(); abi::MAX_COPIES];
-        for (copy, (to, cols)) in copies.iter_mut().zip(outputs) {
-            *copy = abi::Copy { hi: to.hi, lo: to.lo, cols: *cols };
-        }
-        let args = abi::Norm {
-            hidden: s.hidden,
+        let [hidden, sum] = match added {
+            Added::Nothing | Added::Experts => s.hidden,
+            Added::Mixer { .. } => [s.hidden[1], s.hidden[0]],
+        };
+        abi::Residual {
+            hidden,
+            sum,
             weight,
             parts: s.mixer_out,
-            splits: splits as u32,
+            splits: if let Added::Mixer { splits } = added { splits as u32 } else { 0 },
             rows: self.shape.rows as u32,
-            experts: if add_experts { s.expert_out } else { 0 },
+            experts: if matches!(added, Added::Experts) { s.expert_out } else { 0 },
             weights: s.weights,
             shared_gate: s.router,
-            chosen: chosen.unwrap_or(0),
-            copies,
-            copy_count: outputs.len() as u32,
-            pad: 0,
-        };
+        }
+    }
+
+    /// Writes normed copies of the residual stream, of its chosen rows if `chosen` names some.
+    fn norm(
+        &self,
+        residual: abi::Residual,
+        chosen: Option<Ptr>,
+        outputs: impl IntoIterator<Item = (Activations, Ptr)>,
+    ) -> Result<()> {
+        let mut copies = [abi::Copy::zeroed(); abi::MAX_COPIES];
+        let mut copy_count = 0;
+        for (copy, (to, cols)) in copies.iter_mut().zip(outputs) {
+            *copy = abi::Copy { hi: to.hi, lo: to.lo, cols };
+            copy_count += 1;
+        }
+        let args = abi::Norm { residual, chosen: chosen.unwrap_or(0), copies, copy_count, pad: 0 };
         let rows = if chosen.is_some() { self.shape.scored } else { self.shape.rows };
         // Few rows: more threads each, since latency is all there is.
         let threads = if rows <= 64 { 512 } else { THREADS };
         self.device.launch("rms_norm", Grid::new((rows, 1, 1), threads), &args)
+    }
+
+    /// The norm in front of a mixer and the mixer's first products.
+    fn mixer_input(
+        &self,
+        residual: abi::Residual,
+        products: &[Product],
+        mark: &mut dyn FnMut(&'static str) -> Result<()>,
+    ) -> Result<()> {
+        if self.norms_in_products() {
+            return self.normed_dense(residual, products);
+        }
+        self.norm(residual, None, products.iter().map(|p| (p.input, p.weight.cols)))?;
+        mark("norm")?;
+        self.dense(self.shape.rows, products, false).map(drop)
     }
 
     /// Products of one input width. With `split`, columns may be shared by several blocks; the
@@ -214,48 +227,33 @@ impl Launcher<'_> {
             _ => 32,
         };
         let column_tiles = rows.div_ceil(tile_rows);
-        let blocks = |band: usize| -> usize {
-            products.iter().map(|p| (p.weight.matrix.row_tiles as usize * 16).div_ceil(band)).sum()
-        };
-        let enough = self.device.multiprocessors * 15 / 16;
         // Wide bands read activations least often; narrow ones fill the device.
-        let band = if split && tile_rows == 32 {
-            64
-        } else {
-            [96, 64, 32].into_iter().find(|&b| blocks(b) * column_tiles >= enough).unwrap_or(16)
-        };
+        let band = if split && tile_rows == 32 { 64 } else { self.band_that_fills(products, column_tiles) };
         let steps = products.iter().map(|p| p.weight.matrix.steps as usize).min().unwrap_or(1);
         let splits = match split {
-            true => (enough / (blocks(band) * column_tiles)).clamp(1, MAX_SPLITS).min((steps / 8).max(1)),
+            true => {
+                let blocks = blocks(products, band) * column_tiles;
+                (self.enough_blocks() / blocks).clamp(1, MAX_SPLITS).min((steps / 8).max(1))
+            }
             false => 1,
         };
-        let mut segments = [abi::Segment::zeroed(); abi::MAX_SEGMENTS];
-        let mut first_block = 0;
-        for (segment, p) in segments.iter_mut().zip(products) {
-            *segment = abi::Segment {
-                w: p.weight.matrix,
-                hi: p.input.hi,
-                lo: p.input.lo,
-                out: p.out,
-                stride: p.stride as u32,
-                out_stride: p.out_stride as u32,
-                first_block,
-                pad: 0,
-            };
-            first_block += (p.weight.matrix.row_tiles * 16).div_ceil(band as u32);
-        }
         let keeps_remainder = products.iter().all(|p| p.input.lo != 0);
         let name = dense_kernel(band, tile_rows, keeps_remainder);
-        let args = abi::Dense { segments, count: products.len() as u32, rows: rows as u32 };
-        // Floats that the warps of a group hand over, see `reduce` in gemm.cu.
-        let (warp_tiles, groups) = [(16, (1, 1)), (32, (1, 2)), (64, (2, 2)), (96, (3, 2))]
-            .into_iter()
-            .find_map(|(b, shape)| (b == band).then_some(shape))
-            .unwrap_or((1, 1));
-        let shared = (8 / groups - 1) * groups * warp_tiles * (tile_rows / 8) * 4 * 32 * 4;
-        let grid = Grid::new((first_block as usize, splits, column_tiles), THREADS).shared(shared);
-        self.device.launch(name, grid, &args)?;
+        let grid = Grid::new((blocks(products, band), splits, column_tiles), THREADS)
+            .shared(handed_over(band, tile_rows));
+        self.device.launch(name, grid, &dense_args(rows, products, band))?;
         Ok(splits)
+    }
+
+    /// Blocks that keep all multiprocessors busy.
+    fn enough_blocks(&self) -> usize {
+        self.device.multiprocessors * 15 / 16
+    }
+
+    /// The widest band of weight rows with which a product still fills the device.
+    fn band_that_fills(&self, products: &[Product], column_tiles: usize) -> usize {
+        let fills = |&band: &usize| blocks(products, band) * column_tiles >= self.enough_blocks();
+        [96, 64, 32].into_iter().find(fills).unwrap_or(16)
     }
 
     fn mixer_output(&self, weight: Placed, width: usize) -> Result<usize> {
@@ -274,6 +272,7 @@ impl Launcher<'_> {
         &self,
         w: &GdnLayer,
         layer: u32,
+        residual: abi::Residual,
         mark: &mut dyn FnMut(&'static str) -> Result<()>,
     ) -> Result<usize> {
         let (s, shape, g) = (self.space, &self.shape, &self.geometry.config.gdn);
@@ -284,7 +283,7 @@ impl Launcher<'_> {
             product(w.z, s.copies[1], s.z, g.value_width()),
             product(w.ab, s.copies[2], s.ab, 2 * g.value_heads),
         ];
-        self.dense(shape.rows, &products, false)?;
+        self.mixer_input(residual, &products, mark)?;
         mark("gdn products")?;
         let mut args = abi::Mixer {
             w: w.small,
@@ -332,6 +331,7 @@ impl Launcher<'_> {
         &self,
         w: &AttentionLayer,
         layer: u32,
+        residual: abi::Residual,
         mark: &mut dyn FnMut(&'static str) -> Result<()>,
     ) -> Result<usize> {
         let (s, shape, a) = (self.space, &self.shape, &self.geometry.config.attention);
@@ -342,7 +342,7 @@ impl Launcher<'_> {
             product(w.k, s.copies[1], s.k, a.kv_width()),
             product(w.v, s.copies[2], s.v, a.kv_width()),
         ];
-        self.dense(shape.rows, &products, false)?;
+        self.mixer_input(residual, &products, mark)?;
         mark("attention products")?;
         let args = abi::Attention {
             q_norm: w.q_norm,
@@ -388,25 +388,29 @@ impl Launcher<'_> {
         Ok(splits)
     }
 
-    /// Experts' logits, each row's choice, and the rows by expert.
-    fn router(&self, layer: &Layer) -> Result<()> {
+    /// The norm in front of the experts, their logits, each row's choice, and the rows by expert.
+    fn route(
+        &self,
+        layer: &Layer,
+        residual: abi::Residual,
+        mark: &mut dyn FnMut(&'static str) -> Result<()>,
+    ) -> Result<()> {
         let (s, shape, config) = (self.space, &self.shape, &self.geometry.config);
-        let m = &config.moe;
         let router = Product {
             weight: layer.router,
             input: s.ffn,
             stride: padded(config.hidden_size),
             out: s.router,
-            out_stride: m.experts + 1,
+            out_stride: config.moe.experts + 1,
         };
-        self.dense(shape.rows, &[router], false)?;
         let coreset = config.block.as_ref().and_then(|b| b.coreset_top_p);
-        let mut routing = abi::Routing {
+        let routing = abi::Routing {
             logits: s.router,
             probs: s.probs,
             chosen: s.chosen,
             weights: s.weights,
-            parts: self.tables.parts,
+            // Of the previews: only they have coresets.
+            parts: self.tables.parts + (shape.commits * size_of::<abi::Part>()) as Ptr,
             groups: s.groups,
             distinct: s.results,
             rows: shape.rows as u32,
@@ -414,16 +418,21 @@ impl Launcher<'_> {
             previews: if coreset.is_some() { shape.previews as u32 } else { 0 },
             pad: 0,
         };
+        if self.routes_at_once() {
+            self.route_few(residual, &router, routing)?;
+            return mark("router");
+        }
+        self.norm(residual, None, [(s.ffn, 0)])?;
+        mark("norm")?;
+        self.dense(shape.rows, &[router], false)?;
         if shape.rows <= CHOOSE_ROWS {
-            routing.parts += (shape.commits * size_of::<abi::Part>()) as Ptr;
-            return self.device.launch("choose", Grid::new((1, 1, 1), 1024), &routing);
+            self.device.launch("choose", Grid::new((1, 1, 1), 1024), &routing)?;
+            return mark("router");
         }
         self.device.launch("route", Grid::new((shape.rows.div_ceil(8), 1, 1), THREADS), &routing)?;
-        if coreset.is_some() && shape.previews > 0 {
-            routing.parts += (shape.commits * size_of::<abi::Part>()) as Ptr;
-            self.device.launch("route_coreset", Grid::new((shape.previews, 1, 1), 1024), &routing)?;
-        }
-        self.device.launch("group_rows", Grid::new((1, 1, 1), 1024), &routing)
+        self.device.launch("route_coreset", Grid::new((routing.previews as usize, 1, 1), 1024), &routing)?;
+        self.device.launch("group_rows", Grid::new((1, 1, 1), 1024), &routing)?;
+        mark("router")
     }
 
     /// The products of listed experts.
@@ -477,7 +486,9 @@ impl Launcher<'_> {
             return Ok(());
         }
         let head = self.weights.head;
-        self.norm(self.weights.norm, 0, true, Some(self.tables.chosen), &[(s.head_input, head.cols)])?;
+        // Only the chosen rows are normed, and the stream ends.
+        let residual = abi::Residual { sum: 0, ..self.residual(self.weights.norm, Added::Experts) };
+        self.norm(residual, Some(self.tables.chosen), [(s.head_input, head.cols)])?;
         let product = Product {
             weight: head,
             input: s.head_input,
@@ -507,6 +518,39 @@ impl Launcher<'_> {
         self.device.launch("pick_chunks", Grid::new((PICK_CHUNKS, shape.scored, 1), THREADS), &args)?;
         self.device.launch("pick_join", Grid::new((shape.scored, 1, 1), 32), &args)
     }
+}
+
+/// Bands of a launch.
+fn blocks(products: &[Product], band: usize) -> usize {
+    products.iter().map(|p| (p.weight.matrix.row_tiles as usize * 16).div_ceil(band)).sum()
+}
+
+fn dense_args(rows: usize, products: &[Product], band: usize) -> abi::Dense {
+    let mut segments = [abi::Segment::zeroed(); abi::MAX_SEGMENTS];
+    for (i, (segment, p)) in segments.iter_mut().zip(products).enumerate() {
+        *segment = abi::Segment {
+            w: p.weight.matrix,
+            hi: p.input.hi,
+            lo: p.input.lo,
+            out: p.out,
+            stride: p.stride as u32,
+            out_stride: p.out_stride as u32,
+            first_block: blocks(&products[..i], band) as u32,
+            pad: 0,
+        };
+    }
+    abi::Dense { segments, count: products.len() as u32, rows: rows as u32 }
+}
+
+/// Bytes of shared memory in which the warps of a block add up their products, see `reduce` in gemm.cu.
+fn handed_over(band: usize, tile_rows: usize) -> usize {
+    let (warp_tiles, groups) = match band {
+        16 => (1, 1),
+        32 => (1, 2),
+        64 => (2, 2),
+        _ => (3, 2),
+    };
+    (8 / groups - 1) * groups * warp_tiles * (tile_rows / 8) * 4 * 32 * 4
 }
 
 fn dense_kernel(band: usize, tile_rows: usize, keeps_remainder: bool) -> &'static str {

@@ -50,7 +50,9 @@ pub(crate) struct Activations {
 /// Device addresses of all scratch; the kernels' comments give the shapes.
 pub(crate) struct Workspace {
     pub(crate) room: Room,
-    pub(crate) hidden: Ptr,
+    /// The residual stream: between layers, and between mixer and experts. Blocks that need the one may
+    /// still read it while the other is written.
+    pub(crate) hidden: [Ptr; 2],
     /// Inputs of the mixer's products.
     pub(crate) copies: [Activations; MAX_COPIES],
     /// Input of router and experts; always with its remainder, for the router.
@@ -122,7 +124,7 @@ impl Workspace {
         };
         Workspace {
             room,
-            hidden: cut.take(rows * hidden * 4),
+            hidden: std::array::from_fn(|_| cut.take(rows * hidden * 4)),
             copies: std::array::from_fn(|_| activations(cut, rows, hidden, split)),
             ffn: activations(cut, rows, hidden, true),
             raw: cut.take(rows * g.channels() * 4),

@@ -3,16 +3,83 @@
 
 use shamrock_model::Result;
 
-use super::Launcher;
+use super::{Launcher, Product, THREADS, blocks, dense_args, handed_over};
 use crate::abi;
 use crate::device::Grid;
+use crate::geometry::padded;
 
 /// Rows of a commit that `gdn_step` takes.
 const STEP_ROWS: usize = 8;
 /// Value dim that it takes: four threads a column, with a quarter of a column in the registers of each.
 const STEP_COLUMNS: usize = 128;
 
+/// Rows for which every block of a product norms them for itself: what it reads for that, ten rows of the hidden
+/// width each, has to cost less than a launch.
+const NORMED_ROWS: usize = 4;
+/// Rows for which the router's blocks do: two rows each.
+const ROUTE_ROWS: usize = 8;
+/// Bytes of shared memory for normed rows, which every device has.
+const STAGED_BYTES: usize = 72 << 10;
+/// Threads of `route_few`.
+const ROUTE_THREADS: u32 = 512;
+
 impl Launcher<'_> {
+    /// Bytes of normed rows in shared memory, of one or two halves.
+    fn staged(&self, halves: usize) -> usize {
+        // Rows are set apart by half a turn of the banks.
+        self.shape.rows * (padded(self.geometry.config.hidden_size) + 32) * 2 * halves
+    }
+
+    /// Whether a mixer's first products norm their input themselves.
+    pub(super) fn norms_in_products(&self) -> bool {
+        self.shape.rows <= NORMED_ROWS && self.staged(self.geometry.halves()) <= STAGED_BYTES
+    }
+
+    /// The norm of the residual stream and products of it.
+    pub(super) fn normed_dense(&self, residual: abi::Residual, products: &[Product]) -> Result<()> {
+        let band = self.band_that_fills(products, 1);
+        let kernel = match band {
+            16 => "normed_16",
+            32 => "normed_32",
+            64 => "normed_64",
+            _ => "normed_96",
+        };
+        let mut cols = [0; abi::MAX_SEGMENTS];
+        for (cols, product) in cols.iter_mut().zip(products) {
+            *cols = product.weight.cols;
+        }
+        let args = abi::NormedDense { dense: dense_args(self.shape.rows, products, band), residual, cols };
+        let shared = handed_over(band, 8) + self.staged(self.geometry.halves());
+        let grid = Grid::new((blocks(products, band), 1, 1), THREADS).shared(shared);
+        self.device.launch(kernel, grid, &args)
+    }
+
+    /// Whether one launch norms, routes and chooses. The router always has the remainders of its input.
+    pub(super) fn routes_at_once(&self) -> bool {
+        self.shape.rows <= ROUTE_ROWS && self.staged(2) <= STAGED_BYTES
+    }
+
+    /// The norm in front of the experts, the router's product and every row's choice.
+    pub(super) fn route_few(
+        &self,
+        residual: abi::Residual,
+        router: &Product,
+        routing: abi::Routing,
+    ) -> Result<()> {
+        let products = std::slice::from_ref(router);
+        let args = abi::RouteFew {
+            dense: dense_args(self.shape.rows, products, 16),
+            residual,
+            ffn: abi::Copy { hi: router.input.hi, lo: router.input.lo, cols: 0 },
+            routing,
+            arrived: self.space.arrived,
+        };
+        // All but one warp hand over the sums of a tile of 16 by 8.
+        let shared = (ROUTE_THREADS as usize / 32 - 1) * 4 * 32 * 4 + self.staged(2);
+        let grid = Grid::new((blocks(products, 16), 1, 1), ROUTE_THREADS).shared(shared);
+        self.device.launch("route_few", grid, &args)
+    }
+
     /// Whether the commits of this pass are few rows each.
     pub(super) fn commits_in_steps(&self) -> bool {
         self.shape.longest_commit <= STEP_ROWS && self.geometry.config.gdn.value_dim <= STEP_COLUMNS
