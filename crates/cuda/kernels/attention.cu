@@ -28,17 +28,9 @@ __device__ __forceinline__ kv_t* plane(const Part& p, u32 layer, u32 which) {
     return p.kv + ((u64)layer * 2 + which) * p.kv_rows * KV_WIDTH;
 }
 
-// Norms and rotations; keys and values go to their place. Grid: (rows, HEADS + KV_HEADS); one warp.
-KERNEL(attention_prepare, Attention, 32) {
-    begin();
-    u32 row = blockIdx.x, head = blockIdx.y, lane = threadIdx.x;
-    const Part p = a.parts[a.part_of[row]];
-    u32 position = p.position + row - p.row0;
-    bool is_query = head < HEADS;
-    if (!is_query) head -= HEADS;
-    const float* from = is_query ? a.q + ((u64)row * HEADS + head) * 2 * HEAD_DIM : a.k + (u64)row * KV_WIDTH + head * HEAD_DIM;
-    const float* weight = is_query ? a.q_norm : a.k_norm;
-    __shared__ float x[HEAD_DIM];
+// For a warp: norm and rotation of a head at `from`, into shared memory.
+__device__ __forceinline__ void prepare_head(float* x, const Attention& a, const float* from, const float* weight, u32 position) {
+    u32 lane = threadIdx.x % WARP;
     float squares = 0.0f;
     for (u32 i = lane; i < HEAD_DIM; i += WARP) squares = fmaf(from[i], from[i], squares);
     float scale = rsqrtf(warp_sum(squares) / HEAD_DIM + EPS);
@@ -54,15 +46,39 @@ KERNEL(attention_prepare, Attention, 32) {
         x[i + ROTARY / 2] = right * cos + left * sin;
     }
     __syncwarp();
-    if (is_query) {
-        float* to = a.query + (u64)row * Q_WIDTH + head * HEAD_DIM;
-        for (u32 i = lane; i < HEAD_DIM; i += WARP) to[i] = x[i] * rsqrtf((float)HEAD_DIM);
-    } else {
-        u64 at = (u64)position * KV_WIDTH + head * HEAD_DIM;
-        kv_t *k = plane(p, a.layer, 0) + at, *v = plane(p, a.layer, 1) + at;
-        const float* value = a.v + (u64)row * KV_WIDTH + head * HEAD_DIM;
-        for (u32 i = lane; i < HEAD_DIM; i += WARP) kv_store(k + i, x[i]), kv_store(v + i, value[i]);
-    }
+}
+
+// For a warp: the query of a row and head, before it is scaled.
+__device__ __forceinline__ void prepare_query(float* x, const Attention& a, u32 row, u32 head, u32 position) {
+    prepare_head(x, a, a.q + ((u64)row * HEADS + head) * 2 * HEAD_DIM, a.q_norm, position);
+}
+
+// For a warp: puts the key and the value of a row and KV head to their place.
+__device__ __forceinline__ void place_key(float* x, const Attention& a, const Part& p, u32 row, u32 kv_head, u32 position) {
+    u64 from = (u64)row * KV_WIDTH + kv_head * HEAD_DIM, to = (u64)position * KV_WIDTH + kv_head * HEAD_DIM;
+    prepare_head(x, a, a.k + from, a.k_norm, position);
+    kv_t *k = plane(p, a.layer, 0) + to, *v = plane(p, a.layer, 1) + to;
+    for (u32 i = threadIdx.x % WARP; i < HEAD_DIM; i += WARP) kv_store(k + i, x[i]), kv_store(v + i, a.v[from + i]);
+}
+
+// Grid: (rows, HEADS + KV_HEADS); one warp.
+KERNEL(attention_prepare, Attention, 32) {
+    begin();
+    __shared__ float x[HEAD_DIM];
+    u32 row = blockIdx.x, head = blockIdx.y;
+    const Part p = a.parts[a.part_of[row]];
+    u32 position = p.position + row - p.row0;
+    if (head >= HEADS) return place_key(x, a, p, row, head - HEADS, position);
+    prepare_query(x, a, row, head, position);
+    float* to = a.query + (u64)row * Q_WIDTH + head * HEAD_DIM;
+    for (u32 i = threadIdx.x; i < HEAD_DIM; i += WARP) to[i] = x[i] * rsqrtf((float)HEAD_DIM);
+}
+
+// The gate of column `i` of a head, applied to what attention returns there.
+__device__ __forceinline__ void store_gated(const Attention& a, u32 row, u32 head, u32 i, float x) {
+    x *= sigmoid(a.q[((u64)row * HEADS + head) * 2 * HEAD_DIM + HEAD_DIM + i]);
+    u32 at = head * HEAD_DIM + i;
+    store_split(a.hi, a.lo, (u64)row * Q_PAD + at, a.out_cols ? x * a.out_cols[at] : x);
 }
 
 #if SHAMROCK_KV_HALF && SHAMROCK_SPLIT == 1
@@ -96,15 +112,21 @@ __device__ __forceinline__ void fetch_tile(KeyTile& tile, const kv_t* keys, cons
     }
 }
 
-// Grid: (tiles of 64 queries of the longest part, KV_HEADS · splits, parts); 256 threads. The queries
-// of a KV head are its rows times the heads that share it.
-KERNEL(attention, Attention, 256) {
-    begin();
+// Of FEW queries, no more than a tile, a block makes its own, and those keys of this pass that are among its
+// keys: no other block reads them. Where one split has all keys it gates the result, too. Other keys, which
+// nothing in the pass writes, are on their way before the wait.
+template <bool FEW> __device__ __forceinline__ void attend(const Attention& a) {
+    let_next_start();
+    if (!FEW) wait_for_previous();
     DYNAMIC_SHARED(shared);
     KeyTile* tiles = (KeyTile*)shared;                     // [2]
     float* logits = (float*)(tiles + 2);                   // [TILE_QUERIES][LOGIT_STRIDE]
     float* correct = logits + TILE_QUERIES * LOGIT_STRIDE; // [TILE_QUERIES]
     u16* weights = (u16*)(correct + TILE_QUERIES);         // [TILE_QUERIES][WEIGHT_STRIDE]
+    // FEW: queries until the second tile is needed, and a head per warp until logits are.
+    u16* queries = (u16*)(tiles + 1);
+    static_assert(TILE_QUERIES * HEAD_DIM * sizeof(u16) == sizeof(KeyTile) && 8 * HEAD_DIM <= TILE_QUERIES * LOGIT_STRIDE,
+                  "queries and heads fit where they are put");
 
     const Part p = a.parts[blockIdx.z];
     u32 kv_head = blockIdx.y % KV_HEADS, split = blockIdx.y / KV_HEADS;
@@ -116,10 +138,28 @@ KERNEL(attention, Attention, 256) {
     u32 start = min(split * per * TILE_KEYS, visible), end = min(start + per * TILE_KEYS, visible);
     const kv_t* keys = plane(p, a.layer, 0) + kv_head * HEAD_DIM;
     const kv_t* values = plane(p, a.layer, 1) + kv_head * HEAD_DIM;
-    if (start < end) fetch_tile(tiles[0], keys, values, start, end);
+    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
+    bool makes_keys = FEW && end > p.position;
+    if (start < end && !makes_keys) fetch_tile(tiles[0], keys, values, start, end);
+    if (FEW) {
+        wait_for_previous();
+        float* x = logits + warp * HEAD_DIM;
+        for (u32 n = warp; n < count; n += 8) {
+            u32 r = n / KV_GROUP;
+            prepare_query(x, a, p.row0 + r, kv_head * KV_GROUP + n % KV_GROUP, p.position + r);
+            for (u32 i = lane; i < HEAD_DIM; i += WARP) queries[value_chunk(n, i / 8) * 8 + i % 8] = to_half(x[i] * rsqrtf((float)HEAD_DIM));
+            __syncwarp();
+        }
+        for (u32 r = warp; r < p.rows; r += 8) {
+            if (p.position + r < start || p.position + r >= end) continue;
+            place_key(x, a, p, p.row0 + r, kv_head, p.position + r);
+            __syncwarp();
+        }
+        __syncthreads();
+        if (makes_keys) fetch_tile(tiles[0], keys, values, start, end);
+    }
     end_copy_group();
 
-    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     u32 query = warp / 2 * 16 + g, side = warp % 2;  // of the rows g and g + 8 of the pair's 16
     u32 q[DIM_STEPS][2][4];
 #pragma unroll
@@ -128,6 +168,11 @@ KERNEL(attention, Attention, 256) {
         const float* from = a.query + (u64)(p.row0 + n / KV_GROUP) * Q_WIDTH + (kv_head * KV_GROUP + n % KV_GROUP) * HEAD_DIM + t * 8;
 #pragma unroll
         for (u32 d = 0; d < DIM_STEPS; d++) {
+            if (FEW) {
+                uint4 x = ((const uint4*)queries)[value_chunk(n, d * 4 + t)];
+                q[d][0][r] = x.x, q[d][0][2 + r] = x.y, q[d][1][r] = x.z, q[d][1][2 + r] = x.w;
+                continue;
+            }
             float4 x = *(const float4*)(from + d * 32), y = *(const float4*)(from + d * 32 + 4);
             q[d][0][r] = half_pair(x.x, x.y), q[d][0][2 + r] = half_pair(x.z, x.w);
             q[d][1][r] = half_pair(y.x, y.y), q[d][1][2 + r] = half_pair(y.z, y.w);
@@ -204,6 +249,21 @@ KERNEL(attention, Attention, 256) {
         }
     }
     copies_done<0>();
+    if (FEW && a.splits == 1) {
+        __syncthreads();
+        if (t == 0) correct[own] = mass;
+        __syncthreads();
+#pragma unroll
+        for (u32 r = 0; r < 2; r++) {
+            u32 n = query + r * 8;
+            if (n >= count) continue;
+            u32 row = p.row0 + n / KV_GROUP, head = kv_head * KV_GROUP + n % KV_GROUP;
+#pragma unroll
+            for (u32 i = 0; i < OUT_TILES * 2; i++)
+                store_gated(a, row, head, side * (HEAD_DIM / 2) + i / 2 * 8 + t * 2 + i % 2, out[i / 2][2 * r + i % 2] / correct[n]);
+        }
+        return;
+    }
 #pragma unroll
     for (u32 r = 0; r < 2; r++) {
         u32 n = first + query + r * 8;
@@ -220,6 +280,11 @@ KERNEL(attention, Attention, 256) {
         to[1] = mass;
     }
 }
+
+// Grid: (tiles of 64 queries of the longest part, KV_HEADS · splits, parts); 256 threads. The queries
+// of a KV head are its rows times the heads that share it.
+KERNEL(attention, Attention, 256) { attend<false>(a); }
+KERNEL(attention_few, Attention, 256) { attend<true>(a); }
 #else
 // In f32.
 constexpr u32 QUERIES = 8, KEYS = 32, ATTENTION_THREADS = QUERIES * KEYS;
@@ -332,8 +397,6 @@ KERNEL(attention_finish, Attention, 128) {
             mass = fmaf(first[s * stride + HEAD_DIM + 1], weight, mass);
             x = fmaf(first[s * stride + i], weight, x);
         }
-        x = x / mass * sigmoid(a.q[((u64)row * HEADS + head) * 2 * HEAD_DIM + HEAD_DIM + i]);
-        u32 at = head * HEAD_DIM + i;
-        store_split(a.hi, a.lo, (u64)row * Q_PAD + at, a.out_cols ? x * a.out_cols[at] : x);
+        store_gated(a, row, head, i, x / mass);
     }
 }

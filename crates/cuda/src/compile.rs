@@ -15,23 +15,18 @@ const PTX: &str = include_str!("../kernels/ptx.cuh");
 const COMMON: &str = include_str!("../kernels/common.cuh");
 const LAYOUT: &str = include_str!("../kernels/layout.cuh");
 
-/// Name and source of each module.
-pub(crate) const MODULES: [(&str, &str); 7] = [
-    ("repack", include_str!("../kernels/repack.cu")),
-    ("norm", concat!(include_str!("../kernels/norm.cuh"), include_str!("../kernels/norm.cu"))),
-    (
-        "gemm",
-        concat!(
-            include_str!("../kernels/norm.cuh"),
-            include_str!("../kernels/routing.cuh"),
-            include_str!("../kernels/gemm.cu"),
-            include_str!("../kernels/few.cu"),
-        ),
-    ),
-    ("gdn", concat!(include_str!("../kernels/gdn.cu"), include_str!("../kernels/gdn_step.cu"))),
-    ("attention", include_str!("../kernels/attention.cu")),
-    ("routing", concat!(include_str!("../kernels/routing.cuh"), include_str!("../kernels/routing.cu"))),
-    ("head", include_str!("../kernels/head.cu")),
+const NORM: &str = include_str!("../kernels/norm.cuh");
+const ROUTING: &str = include_str!("../kernels/routing.cuh");
+
+/// Name and sources of each module, beside what all begin with.
+pub(crate) const MODULES: [(&str, &[&str]); 7] = [
+    ("repack", &[include_str!("../kernels/repack.cu")]),
+    ("norm", &[NORM, include_str!("../kernels/norm.cu")]),
+    ("gemm", &[NORM, ROUTING, include_str!("../kernels/gemm.cu"), include_str!("../kernels/few.cu")]),
+    ("gdn", &[include_str!("../kernels/gdn.cu"), include_str!("../kernels/gdn_step.cu")]),
+    ("attention", &[include_str!("../kernels/attention.cu")]),
+    ("routing", &[ROUTING, include_str!("../kernels/routing.cu")]),
+    ("head", &[include_str!("../kernels/head.cu")]),
 ];
 
 /// Whether NVRTC can be loaded here.
@@ -58,8 +53,8 @@ pub fn check(
 
 /// Machine code of one module, from `cache` if it is there.
 pub(crate) fn module(geometry: &Geometry, name: &str, arch: u32, cache: Option<&Path>) -> Result<Vec<u8>> {
-    let source = MODULES.iter().find(|(n, _)| *n == name).map_or("", |(_, source)| source);
-    let program = format!("{PTX}\n{COMMON}\n{LAYOUT}\n{source}");
+    let own = MODULES.iter().find(|(n, _)| *n == name).map_or(&[][..], |(_, sources)| sources);
+    let program = [&[PTX, COMMON, LAYOUT], own].concat().join("\n");
     let mut options = vec![
         format!("--gpu-architecture=sm_{arch}"),
         "--std=c++17".to_owned(),

@@ -378,7 +378,7 @@ const KERNELS: [(&str, &[&str]); 7] = [
         ],
     ),
     ("gdn", &["gdn_prepare", "gdn_recur", "gdn_gate", "gdn_step", "gdn_replay", "gdn_preview"]),
-    ("attention", &["attention_prepare", "attention", "attention_finish"]),
+    ("attention", &["attention_prepare", "attention", "attention_few", "attention_finish"]),
     ("routing", &["route", "route_coreset", "group_rows", "choose"]),
     ("head", &["shape", "pick_chunks", "pick_join"]),
 ];

@@ -229,19 +229,17 @@ impl Launcher<'_> {
         let column_tiles = rows.div_ceil(tile_rows);
         // Wide bands read activations least often; narrow ones fill the device.
         let band = if split && tile_rows == 32 { 64 } else { self.band_that_fills(products, column_tiles) };
+        let (args, bands) = segments(rows, products, band);
         let steps = products.iter().map(|p| p.weight.matrix.steps as usize).min().unwrap_or(1);
         let splits = match split {
             true => {
-                let blocks = blocks(products, band) * column_tiles;
-                (self.enough_blocks() / blocks).clamp(1, MAX_SPLITS).min((steps / 8).max(1))
+                (self.enough_blocks() / (bands * column_tiles)).clamp(1, MAX_SPLITS).min((steps / 8).max(1))
             }
             false => 1,
         };
-        let keeps_remainder = products.iter().all(|p| p.input.lo != 0);
-        let name = dense_kernel(band, tile_rows, keeps_remainder);
-        let grid = Grid::new((blocks(products, band), splits, column_tiles), THREADS)
-            .shared(handed_over(band, tile_rows));
-        self.device.launch(name, grid, &dense_args(rows, products, band))?;
+        let name = dense_kernel(band, tile_rows, keeps_remainder(products));
+        let grid = Grid::new((bands, splits, column_tiles), THREADS).shared(handed_over(band, tile_rows));
+        self.device.launch(name, grid, &args)?;
         Ok(splits)
     }
 
@@ -252,7 +250,8 @@ impl Launcher<'_> {
 
     /// The widest band of weight rows with which a product still fills the device.
     fn band_that_fills(&self, products: &[Product], column_tiles: usize) -> usize {
-        let fills = |&band: &usize| blocks(products, band) * column_tiles >= self.enough_blocks();
+        let bands = |band| segments(0, products, band).1;
+        let fills = |&band: &usize| bands(band) * column_tiles >= self.enough_blocks();
         [96, 64, 32].into_iter().find(fills).unwrap_or(16)
     }
 
@@ -363,11 +362,11 @@ impl Launcher<'_> {
             splits: shape.attention_splits as u32,
             pad: 0,
         };
-        self.device.launch(
-            "attention_prepare",
-            Grid::new((shape.rows, a.heads + a.kv_heads, 1), 32),
-            &args,
-        )?;
+        let few = self.prepares_in_attention();
+        if !few {
+            let by_head = Grid::new((shape.rows, a.heads + a.kv_heads, 1), 32);
+            self.device.launch("attention_prepare", by_head, &args)?;
+        }
         let queries = shape.longest_commit.max(shape.longest_preview) * (a.heads / a.kv_heads);
         let (tile, shared) = if self.geometry.tensor_attention() {
             // Two tiles of keys and values, logits, corrections, and weights as halves.
@@ -380,8 +379,11 @@ impl Launcher<'_> {
         };
         let blocks =
             (queries.div_ceil(tile), a.kv_heads * shape.attention_splits, shape.commits + shape.previews);
-        self.device.launch("attention", Grid::new(blocks, THREADS).shared(shared), &args)?;
-        self.device.launch("attention_finish", Grid::new((shape.rows, a.heads, 1), 128), &args)?;
+        let kernel = if few { "attention_few" } else { "attention" };
+        self.device.launch(kernel, Grid::new(blocks, THREADS).shared(shared), &args)?;
+        if !few || shape.attention_splits > 1 {
+            self.device.launch("attention_finish", Grid::new((shape.rows, a.heads, 1), 128), &args)?;
+        }
         mark("attention mixer")?;
         let splits = self.mixer_output(w.o, a.q_width())?;
         mark("attention products")?;
@@ -520,14 +522,11 @@ impl Launcher<'_> {
     }
 }
 
-/// Bands of a launch.
-fn blocks(products: &[Product], band: usize) -> usize {
-    products.iter().map(|p| (p.weight.matrix.row_tiles as usize * 16).div_ceil(band)).sum()
-}
-
-fn dense_args(rows: usize, products: &[Product], band: usize) -> abi::Dense {
+/// Arguments of a dense product, and its bands of `band` weight rows.
+fn segments(rows: usize, products: &[Product], band: usize) -> (abi::Dense, usize) {
     let mut segments = [abi::Segment::zeroed(); abi::MAX_SEGMENTS];
-    for (i, (segment, p)) in segments.iter_mut().zip(products).enumerate() {
+    let mut first_block = 0;
+    for (segment, p) in segments.iter_mut().zip(products) {
         *segment = abi::Segment {
             w: p.weight.matrix,
             hi: p.input.hi,
@@ -535,11 +534,17 @@ fn dense_args(rows: usize, products: &[Product], band: usize) -> abi::Dense {
             out: p.out,
             stride: p.stride as u32,
             out_stride: p.out_stride as u32,
-            first_block: blocks(&products[..i], band) as u32,
+            first_block,
             pad: 0,
         };
+        first_block += (p.weight.matrix.row_tiles * 16).div_ceil(band as u32);
     }
-    abi::Dense { segments, count: products.len() as u32, rows: rows as u32 }
+    (abi::Dense { segments, count: products.len() as u32, rows: rows as u32 }, first_block as usize)
+}
+
+/// Whether all inputs are stored with their rounding remainders.
+fn keeps_remainder(products: &[Product]) -> bool {
+    products.iter().all(|p| p.input.lo != 0)
 }
 
 /// Bytes of shared memory in which the warps of a block add up their products, see `reduce` in gemm.cu.

@@ -167,6 +167,32 @@ fn device_attention_on_tensor_cores_agrees_with_that_in_f32() {
     compare(&tensor, &plain, None, 0.1).unwrap();
 }
 
+/// Attention of few rows makes its queries and keys itself, unless a preview is in the pass: to the bit where
+/// one split has all keys, here behind a short prompt. Behind a long one the number of splits, which depends on
+/// the whole pass, differs. Five rows: fewer are normed in another order.
+#[test]
+#[ignore = "needs a CUDA device"]
+fn device_attention_of_few_rows_prepares_what_many_have_prepared() {
+    let model = model("awkward");
+    let mut executor = open(&model, &fast()).unwrap();
+    let (rows, others) = (ids(&model, 5, 1), ids(&model, 3, 2));
+    let mut run = |prompt: usize, beside: bool| -> Vec<f32> {
+        let (first, second) = (executor.open().unwrap(), executor.open().unwrap());
+        executor.run(&[Step::commit(first, &ids(&model, prompt, 3), Score::None)]).unwrap();
+        let all = [0, 1, 2, 3, 4];
+        let steps = [
+            Step::commit(first, &rows, Score::Logits { rows: &all }),
+            Step::preview(second, &others, Score::None),
+        ];
+        let numbers = logits(&mut executor, if beside { &steps } else { &steps[..1] });
+        executor.close(first);
+        executor.close(second);
+        numbers
+    };
+    assert!(run(7, false) == run(7, true), "one split");
+    compare(&run(150, false), &run(150, true), None, 0.1).unwrap();
+}
+
 /// Runs a pass and returns all its logits.
 fn logits(executor: &mut CudaExecutor, steps: &[Step<'_>]) -> Vec<f32> {
     let outputs = executor.run(steps).unwrap().outputs;

@@ -3,7 +3,7 @@
 
 use shamrock_model::Result;
 
-use super::{Launcher, Product, THREADS, blocks, dense_args, handed_over};
+use super::{Launcher, Product, TENSOR_QUERIES, THREADS, handed_over, segments};
 use crate::abi;
 use crate::device::Grid;
 use crate::geometry::padded;
@@ -48,9 +48,10 @@ impl Launcher<'_> {
         for (cols, product) in cols.iter_mut().zip(products) {
             *cols = product.weight.cols;
         }
-        let args = abi::NormedDense { dense: dense_args(self.shape.rows, products, band), residual, cols };
+        let (dense, bands) = segments(self.shape.rows, products, band);
+        let args = abi::NormedDense { dense, residual, cols };
         let shared = handed_over(band, 8) + self.staged(self.geometry.halves());
-        let grid = Grid::new((blocks(products, band), 1, 1), THREADS).shared(shared);
+        let grid = Grid::new((bands, 1, 1), THREADS).shared(shared);
         self.device.launch(kernel, grid, &args)
     }
 
@@ -66,9 +67,9 @@ impl Launcher<'_> {
         router: &Product,
         routing: abi::Routing,
     ) -> Result<()> {
-        let products = std::slice::from_ref(router);
+        let (dense, tiles) = segments(self.shape.rows, std::slice::from_ref(router), 16);
         let args = abi::RouteFew {
-            dense: dense_args(self.shape.rows, products, 16),
+            dense,
             residual,
             ffn: abi::Copy { hi: router.input.hi, lo: router.input.lo, cols: 0 },
             routing,
@@ -76,7 +77,7 @@ impl Launcher<'_> {
         };
         // All but one warp hand over the sums of a tile of 16 by 8.
         let shared = (ROUTE_THREADS as usize / 32 - 1) * 4 * 32 * 4 + self.staged(2);
-        let grid = Grid::new((blocks(products, 16), 1, 1), ROUTE_THREADS).shared(shared);
+        let grid = Grid::new((tiles, 1, 1), ROUTE_THREADS).shared(shared);
         self.device.launch("route_few", grid, &args)
     }
 
@@ -91,5 +92,14 @@ impl Launcher<'_> {
         let args = abi::Step { mixer: *mixer, arrived: self.space.arrived };
         let grid = Grid::new((g.value_heads, self.shape.commits, 1), 4 * g.value_dim as u32);
         self.device.launch("gdn_step", grid, &args)
+    }
+
+    /// Whether attention norms and rotates queries and keys itself, and gates what it returns where one split
+    /// has all keys. Its blocks are not to need keys that others of them make, so there must be no previews,
+    /// which see the rows that their step commits.
+    pub(super) fn prepares_in_attention(&self) -> bool {
+        let a = &self.geometry.config.attention;
+        let queries = self.shape.longest_commit * (a.heads / a.kv_heads);
+        self.geometry.tensor_attention() && self.shape.previews == 0 && queries <= TENSOR_QUERIES
     }
 }
