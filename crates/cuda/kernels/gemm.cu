@@ -86,6 +86,17 @@ __device__ __forceinline__ void load_inputs(Stage<MT, NT, LO, ENC>& s, const u16
     }
 }
 
+// Has the weights of a warp's steps first, first + stride, … of a row tile brought to the L2 cache.
+__device__ __forceinline__ void prefetch_tile(const Matrix& m, u32 tile, u32 first, u32 stride, u32 end, u32 lane) {
+    constexpr u32 LINE = 128;
+    static_assert(Q4 == 0 && Q8 == 1 && F16 == 2, "steps double in size");
+    u32 bytes = WARP * 16 << m.encoding, lines = bytes / LINE, count = first < end ? (end - first + stride - 1) / stride : 0;
+    u64 at = (u64)tile * m.steps;
+    for (u32 i = lane; i < count * lines; i += WARP) prefetch(m.tiles + (at + first + i / lines * stride) * bytes + i % lines * LINE);
+    if (m.encoding == Q4)
+        for (u32 i = lane; i < count; i += WARP) prefetch(m.codes + (at + first + i * stride) * WARP);
+}
+
 struct Nothing {
     __device__ void operator()() const {}
 };
@@ -210,7 +221,13 @@ __device__ __forceinline__ void dense(const Dense& a, float* shared, const u16* 
     }
     u32 per = (seg.w.steps + gridDim.y - 1) / gridDim.y, begin = blockIdx.y * per, end = min(begin + per, seg.w.steps);
     float acc[MT][NT][4] = {};
-    auto ready = [&]() { before(s); };
+    auto ready = [&]() {
+        // Where the wait is long compared to the product, all its weights come during the wait.
+        if (NT == 1)
+#pragma unroll
+            for (int i = 0; i < MT; i++) prefetch_tile(m[i], tile[i], begin + share + WK, WK, end, lane);
+        before(s);
+    };
     switch (seg.w.encoding) {
         case Q4: accumulate<MT, NT, LO, Q4, STAGED>(acc, m, tile, hi, lo, begin + share, WK, end, lane, ready); break;
         case Q8:
