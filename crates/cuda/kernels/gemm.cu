@@ -384,12 +384,29 @@ __device__ __forceinline__ void down_products(float (&acc)[2][NT][4], const Expe
     scale_rows<2, NT, EXPERT_ENCODING>(acc, m, tile, lane);
 }
 
+// For few rows: has this item's part of the expert's down matrix, which the next kernel reads, brought to the
+// L2 cache.
+__device__ __forceinline__ void prefetch_down(const Experts& a, const Work& w, u32 warp, u32 lane) {
+    const Matrix& down = w.expert->down;
+    u32 items = w.pairs ? a.row_tiles : a.shared_tiles;
+    for (u32 tile = w.index + warp * items; tile < down.row_tiles; tile += 8 * items) prefetch_tile(down, tile, 0, 1, down.steps, lane);
+}
+
+// And the weights of the shared expert's item that this block begins with, before it is known which others do.
+__device__ __forceinline__ void prefetch_shared(const Experts& a) {
+    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    if (blockIdx.x >= a.shared_tiles) return;
+    prefetch_tile(a.shared->gate, blockIdx.x, warp, 8, a.shared->gate.steps, lane);
+    prefetch_tile(a.shared->up, blockIdx.x, warp, 8, a.shared->up.steps, lane);
+}
+
 // One tile of gate rows and the same tile of up rows, for 8·NT of the expert's rows.
-template <int NT, bool LO>
+template <int NT, bool LO, bool FEW>
 __device__ __forceinline__ void gate_up_tile(const Experts& a, const Work& w, u32 row0, float* shared) {
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float acc[2][NT][4] = {};
     gate_up_products<NT, LO>(acc, a, w, w.index, row0, warp, 8, lane);
+    if (FEW) prefetch_down(a, w, warp, lane);
     reduce<2, NT, 1, 8>(acc, shared, 0, warp, lane);
     if (warp == 0) store_gated<NT, LO>(a, w, acc, w.index, row0, lane);
 }
@@ -400,8 +417,8 @@ template <int WIDEST, bool LO> __device__ __forceinline__ void gate_up(const Exp
     Work w;
     for (u32 item = blockIdx.x; work_at(w, a, item, a.row_tiles, a.shared_tiles); item += gridDim.x)
         for (u32 row0 = 0; row0 < w.rows;)
-            if (WIDEST == 8 || w.rows - row0 <= 8) gate_up_tile<1, LO>(a, w, row0, shared), row0 += 8;
-            else gate_up_tile<WIDEST / 8, LO>(a, w, row0, shared), row0 += WIDEST;
+            if (WIDEST == 8 || w.rows - row0 <= 8) gate_up_tile<1, LO, WIDEST == 8>(a, w, row0, shared), row0 += 8;
+            else gate_up_tile<WIDEST / 8, LO, false>(a, w, row0, shared), row0 += WIDEST;
 }
 
 // A band of 64 output rows.
@@ -459,7 +476,12 @@ template <bool LO> __device__ __forceinline__ void down_wide_items(const Experts
 }
 
 // By the rows of a pass: up to 8, few an expert, many an expert.
-KERNEL(gate_up_8, Experts, 256, 3) { begin(), gate_up<8, SPLIT == 2>(a); }
+KERNEL(gate_up_8, Experts, 256, 3) {
+    let_next_start();
+    prefetch_shared(a);
+    wait_for_previous();
+    gate_up<8, SPLIT == 2>(a);
+}
 KERNEL(down_8, Experts, 256, 3) { begin(), down<8, SPLIT == 2>(a); }
 KERNEL(gate_up_16, Experts, 256, 2) { begin(), gate_up<16, SPLIT == 2>(a); }
 KERNEL(down_16, Experts, 256, 2) { begin(), down<16, SPLIT == 2>(a); }
