@@ -289,8 +289,7 @@ mod tests {
 
     #[test]
     fn a_flag_beats_the_file_and_a_table_the_top_level() {
-        let file =
-            "threads = 3\nmodel = 'a.cmf'\n[serve]\nport = 9000\nthreads = 5\ncors-origin = ['x', 'y']\n";
+        let file = "threads = 3\nmodel = 'a.cmf'\n[serve]\nport = 9000\nthreads = 5\ncors-origin = ['https://x', 'https://y']\n";
         let serve = |line: &[&str]| parse(file, &[&["serve"], line].concat()).unwrap();
         assert_eq!(value::<u16>(&serve(&[]), "threads"), Some(5));
         assert_eq!(value::<u16>(&serve(&["--threads", "7"]), "threads"), Some(7));
