@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(value::<PathBuf>(&serve(&["b.cmf"]), "model"), Some("b.cmf".into()));
         let serve = serve(&[]);
         let origins = serve.subcommand().unwrap().1.get_many::<String>("cors_origin").unwrap();
-        assert_eq!(origins.collect::<Vec<_>>(), ["x", "y"]);
+        assert_eq!(origins.collect::<Vec<_>>(), ["https://x", "https://y"]);
         assert_eq!(value::<u16>(&parse(file, &["run"]).unwrap(), "threads"), Some(3));
     }
 
