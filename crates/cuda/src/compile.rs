@@ -14,16 +14,18 @@ use crate::{BACKEND, KvPrecision, Precision};
 const PTX: &str = include_str!("../kernels/ptx.cuh");
 const COMMON: &str = include_str!("../kernels/common.cuh");
 const LAYOUT: &str = include_str!("../kernels/layout.cuh");
+const PRODUCTS: &str = include_str!("../kernels/products.cuh");
 
-/// Name and source of each module.
-pub(crate) const MODULES: [(&str, &str); 7] = [
-    ("repack", include_str!("../kernels/repack.cu")),
-    ("norm", include_str!("../kernels/norm.cu")),
-    ("gemm", include_str!("../kernels/gemm.cu")),
-    ("gdn", include_str!("../kernels/gdn.cu")),
-    ("attention", include_str!("../kernels/attention.cu")),
-    ("routing", include_str!("../kernels/routing.cu")),
-    ("head", include_str!("../kernels/head.cu")),
+/// Name and sources of each module, beside what all begin with.
+pub(crate) const MODULES: [(&str, &[&str]); 8] = [
+    ("repack", &[include_str!("../kernels/repack.cu")]),
+    ("norm", &[include_str!("../kernels/norm.cu")]),
+    ("gemm", &[PRODUCTS, include_str!("../kernels/gemm.cu")]),
+    ("wide", &[PRODUCTS, include_str!("../kernels/wide.cu")]),
+    ("gdn", &[include_str!("../kernels/gdn.cu"), include_str!("../kernels/gdn_chunk.cu")]),
+    ("attention", &[include_str!("../kernels/attention.cu")]),
+    ("routing", &[include_str!("../kernels/routing.cu")]),
+    ("head", &[include_str!("../kernels/head.cu")]),
 ];
 
 /// Whether NVRTC can be loaded here.
@@ -50,8 +52,8 @@ pub fn check(
 
 /// Machine code of one module, from `cache` if it is there.
 pub(crate) fn module(geometry: &Geometry, name: &str, arch: u32, cache: Option<&Path>) -> Result<Vec<u8>> {
-    let source = MODULES.iter().find(|(n, _)| *n == name).map_or("", |(_, source)| source);
-    let program = format!("{PTX}\n{COMMON}\n{LAYOUT}\n{source}");
+    let own = MODULES.iter().find(|(n, _)| *n == name).map_or(&[][..], |(_, sources)| sources);
+    let program = [&[PTX, COMMON, LAYOUT], own].concat().join("\n");
     let mut options = vec![
         format!("--gpu-architecture=sm_{arch}"),
         "--std=c++17".to_owned(),

@@ -5,7 +5,7 @@ mod common;
 use common::{conversation, exact, fast, ids, model, open};
 use shamrock_cuda::{CudaExecutor, CudaOptions, KvPrecision};
 use shamrock_model::executor::Scored;
-use shamrock_model::{Executor, Score, Step};
+use shamrock_model::{Executor, LayerState, Score, Step};
 use shamrock_testkit::backend::compare;
 use shamrock_testkit::{Backend, Tolerance, conformance, laws};
 
@@ -128,6 +128,42 @@ fn device_attention_on_tensor_cores_agrees_with_that_in_f32() {
     let (tensor, plain) = (run(KvPrecision::Half), run(KvPrecision::Full));
     assert!(tensor != plain, "the same kernel ran twice");
     compare(&tensor, &plain, None, 0.1).unwrap();
+}
+
+/// A long commit walks its recurrence in chunks on tensor cores, with halves, a short one row by row in
+/// f32. The first layer's inputs are the same to the bit either way, so that its memory shows the two
+/// kernels alone: 32 rows' sums of halves (2^-11 each) against f32, for entries below 1 or so.
+#[test]
+#[ignore = "needs a CUDA device"]
+fn device_long_commits_leave_the_memory_that_short_ones_do() {
+    for name in ["small", "awkward", "kernel"] {
+        let model = model(name);
+        let mut executor = open(&model, &fast()).unwrap();
+        let prompt = ids(&model, 150, 1);
+        let mut memory = |rows: usize| {
+            let seq = executor.open().unwrap();
+            for chunk in prompt.chunks(rows) {
+                executor.run(&[Step::commit(seq, chunk, Score::None)]).unwrap();
+            }
+            let state = executor.export(seq).unwrap();
+            executor.close(seq);
+            state
+                .layers
+                .into_iter()
+                .find_map(|layer| match layer {
+                    LayerState::Gdn { memory, .. } => Some(memory),
+                    LayerState::Kv { .. } => None,
+                })
+                .expect("a linear layer")
+        };
+        let (short, long, odd) = (memory(20), memory(150), memory(75));
+        let largest = short.iter().fold(0.0f32, |top, x| top.max(x.abs()));
+        assert!(short != long, "{name}: the same kernel ran twice");
+        for long in [long, odd] {
+            compare(&long, &short, None, 2e-3 * largest)
+                .unwrap_or_else(|e| panic!("{name} (largest {largest}): {e}"));
+        }
+    }
 }
 
 /// Runs a pass and returns all its logits.
