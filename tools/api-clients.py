@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
 """Drives `shamrock serve` with the official OpenAI and Anthropic clients.
 
-    python3 -m venv clients && clients/bin/pip install openai anthropic
+    python3 -m venv clients && clients/bin/pip install openai anthropic openapi-spec-validator
     clients/bin/python tools/api-clients.py target/release/shamrock
 
-Starts a server over clover-nano on a free port, checks every API both whole and streamed, and stops it.
+Starts a server over clover-nano on a free port, checks every API both whole and streamed and what the server says
+of them, and stops it.
 """
 
 import json
 import re
 import subprocess
 import sys
+import urllib.request
 
 import anthropic
 import openai
+import openapi_spec_validator
 
 MODEL = "clover-nano"
 SUM = [{"role": "user", "content": "What is 47 * 36?"}]
@@ -257,6 +260,12 @@ def messages(client):
         check("message: refusal", "tools" in str(error), error)
 
 
+def description(url):
+    document = json.load(urllib.request.urlopen(f"{url}/openapi.json"))
+    problems = [error.message for error in openapi_spec_validator.OpenAPIV31SpecValidator(document).iter_errors()]
+    check("openapi.json: is an OpenAPI document", document["openapi"].startswith("3.1") and not problems, problems)
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
@@ -264,6 +273,7 @@ def main():
     try:
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         check("models", [model.id for model in client.models.list()] == [MODEL])
+        description(url)
         chat(client)
         chat_forms(client)
         chat_tools(client)

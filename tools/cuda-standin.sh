@@ -17,7 +17,7 @@ if [ "${1:-}" = --asan ]; then
 else
     crates/cuda/standin/build.sh "$out"
 fi
-[ $# -gt 0 ] || set -- results_depend memory_that_runs_out a_lost_device device_cache device_few_rows device_attention
+[ $# -gt 0 ] || set -- results_depend memory_that_runs_out a_lost_device device_cache device_few_rows device_attention device_long
 
 # Built before the stand-in is in the loader's path.
 binaries=$(cargo test --locked -p shamrock-cuda --test standin --test device --no-run --message-format=json |

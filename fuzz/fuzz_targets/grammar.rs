@@ -50,6 +50,8 @@ fn follow(schema: serde_json::Value) {
         }
         let allowed: Vec<u32> = (0..).zip(&logits).filter(|(_, l)| **l == 0.0).map(|(id, _)| id).collect();
         let Ok(may_end) = matcher.may_end() else { return };
+        let Ok(forced) = matcher.forced() else { return };
+        assert!(forced.is_none_or(|id| allowed == [id] && !may_end), "{forced:?} is not all there is");
         let Some(&id) = allowed.get(step.wrapping_mul(0x9e37_79b9) as usize % allowed.len().max(1)) else {
             assert!(may_end, "nothing leads on and nothing ends");
             return;

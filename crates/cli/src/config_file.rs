@@ -289,8 +289,7 @@ mod tests {
 
     #[test]
     fn a_flag_beats_the_file_and_a_table_the_top_level() {
-        let file =
-            "threads = 3\nmodel = 'a.cmf'\n[serve]\nport = 9000\nthreads = 5\ncors-origin = ['x', 'y']\n";
+        let file = "threads = 3\nmodel = 'a.cmf'\n[serve]\nport = 9000\nthreads = 5\ncors-origin = ['https://x', 'https://y']\n";
         let serve = |line: &[&str]| parse(file, &[&["serve"], line].concat()).unwrap();
         assert_eq!(value::<u16>(&serve(&[]), "threads"), Some(5));
         assert_eq!(value::<u16>(&serve(&["--threads", "7"]), "threads"), Some(7));
@@ -299,7 +298,7 @@ mod tests {
         assert_eq!(value::<PathBuf>(&serve(&["b.cmf"]), "model"), Some("b.cmf".into()));
         let serve = serve(&[]);
         let origins = serve.subcommand().unwrap().1.get_many::<String>("cors_origin").unwrap();
-        assert_eq!(origins.collect::<Vec<_>>(), ["x", "y"]);
+        assert_eq!(origins.collect::<Vec<_>>(), ["https://x", "https://y"]);
         assert_eq!(value::<u16>(&parse(file, &["run"]).unwrap(), "threads"), Some(3));
     }
 

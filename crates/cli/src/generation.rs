@@ -12,15 +12,17 @@ use shamrock_generate::{Accept, Event, Finish, Mode, Options, Outcome, Rule, Sav
 use shamrock_model::{Config, Executor};
 use shamrock_text::{AnswerStream, Piece, Tokenizer};
 
+use crate::values::{at_least_one, one_of};
+
 /// Flags of every command that generates.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Generation")]
 pub struct GenerationArgs {
-    /// denoise, draft, causal or auto [default: denoise; causal for a plain trunk]
-    #[arg(long)]
+    /// How an answer is made [default: denoise; causal for a plain trunk]
+    #[arg(long, value_name = "MODE", value_parser = one_of::<Mode>(Mode::ALL.map(Mode::as_str)))]
     mode: Option<Mode>,
     /// Most tokens of an answer [default: until it ends]
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = at_least_one::<usize>)]
     max_tokens: Option<usize>,
     /// Confidence above which a row of a block is fixed [default: the model's]
     #[arg(long, value_name = "P", conflicts_with = "rule")]
@@ -39,7 +41,7 @@ pub struct GenerationArgs {
     #[arg(long)]
     ahead: bool,
     /// When a draft is kept: exact (the text of causal decoding) or typical
-    #[arg(long, value_name = "RULE", default_value = "exact")]
+    #[arg(long, value_name = "RULE", default_value = "exact", value_parser = one_of::<Accept>(Accept::NAMES))]
     accept: Accept,
     /// Always the most probable token; overrides --temp
     #[arg(long)]
@@ -74,8 +76,8 @@ pub struct GenerationArgs {
     /// Do not end at end-of-text tokens
     #[arg(long)]
     ignore_eos: bool,
-    /// Do work that cannot change the answer: settle, fuse or head; for measuring what they save
-    #[arg(long, value_name = "SAVING", value_delimiter = ',')]
+    /// Do work that cannot change the answer, to measure what leaving it out saves
+    #[arg(long, value_name = "SAVING", value_delimiter = ',', value_parser = one_of::<Saving>(Saving::ALL.map(Saving::as_str)))]
     without: Vec<Saving>,
     /// Write every pass and token as JSON lines
     #[arg(long, value_name = "FILE")]

@@ -12,14 +12,16 @@ mod interrupt;
 mod locate;
 mod output;
 mod session_file;
+mod values;
 mod watch;
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::builder::Resettable;
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use config_file::ConfigFile;
 
@@ -78,7 +80,14 @@ fn main() -> ExitCode {
         }
     };
     let level = ["warn", "info", "debug"][usize::from(cli.verbose.min(2))];
-    tracing_subscriber::fmt().with_env_filter(level).with_writer(io::stderr).without_time().init();
+    tracing_subscriber::fmt()
+        .with_env_filter(level)
+        .with_writer(io::stderr)
+        .with_ansi(
+            io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        )
+        .without_time()
+        .init();
     match dispatch(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -91,13 +100,27 @@ fn main() -> ExitCode {
 
 /// The command line, completed by the configuration file. A wrong command line ends the program here.
 fn parse() -> Result<Cli> {
-    let given = Cli::command().get_matches();
+    let given = command().get_matches();
     let named = given.get_one::<PathBuf>("config").map(PathBuf::as_path);
     let matches = match ConfigFile::read(named)? {
-        Some(file) => file.complete(Cli::command(), &given)?.get_matches(),
+        Some(file) => file.complete(command(), &given)?.get_matches(),
         None => given,
     };
     Ok(Cli::from_arg_matches(&matches)?)
+}
+
+/// The command line, for which an environment variable that is empty is one that is not there.
+fn command() -> clap::Command {
+    let heard =
+        |arg: Arg| match arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty()) {
+            true => arg.env(Resettable::Reset),
+            false => arg,
+        };
+    let program = Cli::command().mut_args(heard);
+    let names: Vec<String> = program.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    names
+        .into_iter()
+        .fold(program, |program, name| program.mut_subcommand(name, |command| command.mut_args(heard)))
 }
 
 fn dispatch(command: Command) -> Result<()> {

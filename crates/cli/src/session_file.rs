@@ -18,6 +18,13 @@ pub struct SessionFile {
     origin: Origin,
 }
 
+/// That there is a folder to keep the file in, before an answer is made that would be lost.
+pub fn check_place(path: &Path) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    ensure!(folder.is_dir(), "--session {}: there is no folder {}", path.display(), folder.display());
+    Ok(())
+}
+
 /// What the file notes beside the states.
 #[derive(Serialize, Deserialize)]
 struct Note<'a> {

@@ -53,6 +53,10 @@ fn a_flag_beats_the_environment_and_that_the_file() {
     assert!(backend(&[], &[]).ends_with("on reference"));
     assert!(backend(&[], &[("SHAMROCK_BACKEND", "cpu")]).ends_with("on cpu"));
     assert!(backend(&["--backend", "cpu"], &[("SHAMROCK_BACKEND", "tpu")]).ends_with("on cpu"));
+    // A variable that is empty says nothing.
+    assert!(backend(&[], &[("SHAMROCK_BACKEND", "")]).ends_with("on reference"));
+    assert!(opened(&["run", "-p", "x"], &[("SHAMROCK_MODEL", "")]).contains("/nowhere/file.cmf"));
+    assert!(opened(&["run", "-p", "x"], &[("SHAMROCK_CONFIG", "")]).contains("/nowhere/file.cmf"));
 }
 
 #[test]
@@ -78,6 +82,11 @@ fn completions_and_manual_pages_know_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = text(&home.run(&["completions", shell], &[]).stdout);
         assert!(script.contains("quantize") && script.contains("memory-budget"), "{shell}");
+    }
+    // What stands behind a flag is one of a few words, not a file.
+    let bash = text(&home.run(&["completions", "bash"], &[]).stdout);
+    for words in ["denoise draft causal auto", "exact typical", "settle fuse head"] {
+        assert!(bash.contains(&format!("compgen -W \"{words}\"")), "{words}");
     }
     let dir = tempfile::tempdir().unwrap();
     let page = text(&home.run(&["man"], &[]).stdout);

@@ -34,6 +34,15 @@ fn refused(output: &Output) -> String {
 }
 
 #[test]
+fn a_place_that_is_not_there_is_told_before_the_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("none/bee.session");
+    let output = run(&root().join("models/clover-nano.cmf"), &place, &["-p", "Hello"]);
+    assert!(refused(&output).contains("there is no folder"));
+    assert_eq!(output.stdout, b"");
+}
+
+#[test]
 fn a_resumed_conversation_has_the_tokens_of_a_cold_one() {
     let dir = tempfile::tempdir().unwrap();
     let nano = root().join("models/clover-nano.cmf");

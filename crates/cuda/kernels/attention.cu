@@ -98,8 +98,6 @@ static_assert(HEAD_DIM % 32 == 0, "a head is read 32 columns at a time");
 __device__ __forceinline__ u32 key_chunk(u32 r, u32 c) { return r * CHUNKS + (CHUNKS >= 8 ? c ^ (r & 1) << 2 : c); }
 __device__ __forceinline__ u32 value_chunk(u32 r, u32 c) { return r * CHUNKS + (c ^ (r & (CHUNKS < 8 ? CHUNKS - 1 : 7))); }
 
-__device__ __forceinline__ u32 half_pair(float lo, float hi) { return to_half(lo) | (u32)to_half(hi) << 16; }
-
 struct KeyTile { uint4 keys[TILE_KEYS * CHUNKS], values[TILE_KEYS * CHUNKS]; };
 
 // Rows s0 .. of a KV head; rows from `end` on repeat the last one.

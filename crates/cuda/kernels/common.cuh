@@ -134,6 +134,9 @@ __device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log
 // Nearest half, saturating: a finite float never becomes an infinity.
 __device__ __forceinline__ u16 to_half(float x) { return half_bits(fminf(fmaxf(x, -65504.0f), 65504.0f)); }
 
+// Two halves, the first in the low bits.
+__device__ __forceinline__ u32 half_pair(float lo, float hi) { return to_half(lo) | (u32)to_half(hi) << 16; }
+
 // Stores an activation as half, and its rounding remainder where products keep one.
 __device__ __forceinline__ void store_split(u16* hi, u16* lo, u64 at, float x) {
     u16 h = to_half(x);

@@ -24,6 +24,8 @@ struct Mixer {
     float* read;        // scratch [rows][VALUE_WIDTH]: what the recurrence read
     u16* hi;            // [rows][padded(VALUE_WIDTH)], input of out_proj
     u16* lo;
+    u16* qk;            // scratch [rows][2 · KEY_WIDTH]: unit q and k of long commits as halves
+    u16* squares;       // scratch [rows][VALUE_HEADS][T, P][32], see gdn_chunk.cu
     u32 layer;          // of the linear ones
     u32 pad;
 };
@@ -225,6 +227,17 @@ __device__ __forceinline__ void recur(float* memory, const RowSource& from, u32 
             memory[((u64)head * DK + j / 4 * 16 + quarter * 4 + j % 4) * DV + col] = s[j];
 }
 
+// `gdn_prepare` has read the ring; the last raw rows replace it. Shared by the blocks of a commit.
+__device__ __forceinline__ void keep_ring(const Mixer& a, const Part& p, float* ring, u32 block, u32 blocks) {
+    for (u32 i = block * blockDim.x + threadIdx.x; i < CHANNELS; i += blocks * blockDim.x) {
+        float last[RING];
+#pragma unroll
+        for (int j = 0; j < (int)RING; j++) last[j] = tape(p, a.raw, ring, (int)p.rows - (int)RING + j, i);
+#pragma unroll
+        for (int j = 0; j < (int)RING; j++) ring[j * CHANNELS + i] = last[j];
+    }
+}
+
 // Grid: (VALUE_HEADS, DV / RECUR_COLS, commit parts); 128 threads.
 KERNEL(gdn_recur, Mixer, 128) {
     begin();
@@ -232,15 +245,7 @@ KERNEL(gdn_recur, Mixer, 128) {
     float* state = p.gdn + (u64)a.layer * GDN_STATE;
     RowSource from = {a.rows + (u64)p.row0 * CHANNELS, a.gates + (u64)p.row0 * 2 * VALUE_HEADS, CHANNELS, 2 * VALUE_HEADS};
     recur(state + RING * CHANNELS, from, p.rows, a.read + (u64)p.row0 * VALUE_WIDTH, blockIdx.x, blockIdx.y * RECUR_COLS);
-    // `gdn_prepare` has read the ring; the last raw rows replace it.
-    u32 block = blockIdx.y * gridDim.x + blockIdx.x, blocks = gridDim.x * gridDim.y;
-    for (u32 i = block * blockDim.x + threadIdx.x; i < CHANNELS; i += blocks * blockDim.x) {
-        float last[RING];
-#pragma unroll
-        for (int j = 0; j < (int)RING; j++) last[j] = tape(p, a.raw, state, (int)p.rows - (int)RING + j, i);
-#pragma unroll
-        for (int j = 0; j < (int)RING; j++) state[j * CHANNELS + i] = last[j];
-    }
+    keep_ring(a, p, state, blockIdx.y * gridDim.x + blockIdx.x, gridDim.x * gridDim.y);
 }
 
 // The gated norm of a head of one row, for a warp: what the recurrence read, and the gate, both [DV].

@@ -1,11 +1,8 @@
-// Products of few rows with quantised matrices: out[n][m] = sum_k W[m][k] x[n][k].
+// Products of few rows: out[n][m] = sum_k W[m][k] x[n][k].
 //
-// The weights are the m operand of `mma.m16n8k16` and come straight from global memory in register
-// order; a warp expands them to half and multiplies them with 8-row tiles of activations. Weights
-// are exact in half (4-bit and 8-bit integers, halves); scales are applied to f32 accumulators. An
-// activation is a half, or with LO the exact sum of two. The warps of a block share the columns of
-// one band of rows, so that activations are read once per block, and add up in shared memory in a
-// fixed order: results do not depend on timing.
+// The warps of a block share the columns of one band of weight rows, so that activations are read once
+// per block, and add up in shared memory in a fixed order: results do not depend on timing. All operands
+// come straight from global memory.
 
 // Activations of 64 columns of one 8-row tile: lane (n, t) holds columns 8t.. of each half.
 struct Rows64 { uint4 x[2]; };
@@ -16,21 +13,6 @@ __device__ __forceinline__ void load_rows(Rows64& b, const u16* row, u32 step, u
     const uint4* p = (const uint4*)(row + step * 64 + lane % 4 * 8);
     b.x[0] = STAGED ? p[0] : __ldg(p);
     b.x[1] = STAGED ? p[4] : __ldg(p + 4);
-}
-
-__device__ __forceinline__ void mma_tile(float (&c)[4], const u32 (&top)[4], const u32 (&bottom)[4], const uint4& x) {
-    mma(c, top[0], bottom[0], top[1], bottom[1], x.x, x.y);
-    mma(c, top[2], bottom[2], top[3], bottom[3], x.z, x.w);
-}
-
-// What a lane needs of a Q4 matrix's ladders: those of the row whose codes it holds.
-struct Ladder { float lo, step; };
-
-template <u32 ENC>
-__device__ __forceinline__ Ladder load_ladder(const Matrix& m, u32 tile, u32 lane) {
-    if (ENC != Q4) return {0.0f, 0.0f};
-    float2 l = __ldg((const float2*)m.scales + tile * 16 + lane / 4 + lane % 2 * 8);
-    return {l.x, l.y};
 }
 
 // acc[nt] += tile rows x 64 columns x 8·NT rows.
@@ -135,23 +117,6 @@ __device__ __forceinline__ void accumulate(float (&acc)[MT][NT][4], const Matrix
     }
 }
 
-// Row scales of Q8 wait for the end: they do not depend on the column.
-template <int MT, int NT, u32 ENC>
-__device__ __forceinline__ void scale_rows(float (&acc)[MT][NT][4], const Matrix (&m)[MT], const u32 (&tile)[MT], u32 lane) {
-    if constexpr (ENC == Q8) {
-#pragma unroll
-        for (int i = 0; i < MT; i++) {
-            const float* scales = m[i].scales + tile[i] * 16 + lane / 4;
-            float s0 = __ldg(scales), s1 = __ldg(scales + 8);
-#pragma unroll
-            for (int n = 0; n < NT; n++) {
-                acc[i][n][0] *= s0, acc[i][n][1] *= s0;
-                acc[i][n][2] *= s1, acc[i][n][3] *= s1;
-            }
-        }
-    }
-}
-
 // Adds the accumulators of the WK warps of a group into the first one's. All warps call it; on
 // return only the first warp of each group (`share` 0) holds the sum.
 template <int MT, int NT, int WM, int WK>
@@ -172,24 +137,6 @@ __device__ __forceinline__ void reduce(float (&acc)[MT][NT][4], float* shared, u
         }
     }
 }
-
-// One of the matrices of a launch; mirrors `abi::Segment`.
-struct Segment {
-    Matrix w;
-    const u16* hi;    // [rows][stride]
-    const u16* lo;    // same, or null
-    float* out;       // [k splits][rows][out_stride]
-    u32 stride;
-    u32 out_stride;
-    u32 first_block;  // blockIdx.x of its first band
-    u32 pad;
-};
-
-struct Dense {
-    Segment segments[4];
-    u32 count;
-    u32 rows;
-};
 
 // Floats that `reduce` needs.
 template <int MT, int NT, int WM, int WK> constexpr u32 REDUCED = (WK - 1) * WM * MT * NT * 4 * WARP;
@@ -271,83 +218,6 @@ DENSE_BANDS(4, false, 32)
 DENSE_BANDS(1, true, 8_split)
 DENSE_BANDS(2, true, 16_split)
 DENSE_BANDS(4, true, 32_split)
-
-// An expert's matrices; mirrors `abi::Expert`.
-struct Expert { Matrix gate, up, down; };
-
-// A launch over a list of experts: all of a layer, or where they are cached some of them.
-struct Experts {
-    const Expert* experts;  // what `groups.work` numbers: the layer's experts, or the cache's places
-    const Expert* shared;   // the layer's shared expert
-    Groups groups;
-    const u16* hi;     // activations [rows][HIDDEN_PAD] (gate_up) or [pairs][stride] (down)
-    const u16* lo;
-    u16* act_hi;       // gate_up: [rows · TOP_K + rows][stride], the shared expert's rows last
-    u16* act_lo;
-    float* out;        // down: [rows · TOP_K + rows][HIDDEN]
-    u32 rows;
-    u32 stride;        // of `act` rows
-    u32 row_tiles;     // gate_up: of a routed expert
-    u32 shared_tiles;  // gate_up: of the shared expert; 0 if this launch leaves it out
-    u32 listed;        // entries of `groups.work`, at most
-    u32 pad;
-};
-
-// The rows of one expert.
-struct Work {
-    const Expert* expert;
-    const u32* pairs;  // null: the shared expert, all rows in order
-    u32 rows;
-    u32 index;         // which part of the expert's output rows
-
-    // Row of `out` or `act` for the expert's n-th row.
-    __device__ u32 pair(const Experts& a, u32 n) const { return pairs ? pairs[n] : a.rows * TOP_K + n; }
-};
-
-// The shared expert has every row and comes first, so that it does not trail.
-__device__ __forceinline__ bool work_at(Work& w, const Experts& a, u32 item, u32 routed, u32 shared) {
-    if (item < shared) {
-        w = {a.shared, nullptr, a.rows, item};
-        return true;
-    }
-    item -= shared;
-    if (item / routed >= a.listed) return false;
-    uint4 group = a.groups.work[item / routed];
-    w = {a.experts + group.x, a.groups.pairs + group.y, group.z, item % routed};
-    return group.z > 0;
-}
-
-// silu(gate) · up of one row tile.
-template <int NT, bool LO>
-__device__ __forceinline__ void store_gated(const Experts& a, const Work& w, const float (&acc)[2][NT][4], u32 band, u32 row0, u32 lane) {
-#pragma unroll
-    for (int n = 0; n < NT; n++)
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            u32 row = row0 + n * 8 + lane % 4 * 2 + c;
-            if (row >= w.rows) continue;
-            u64 at = (u64)w.pair(a, row) * a.stride + band * 16 + lane / 4;
-            store_split(a.act_hi, LO ? a.act_lo : nullptr, at, silu(acc[0][n][c]) * acc[1][n][c]);
-            store_split(a.act_hi, LO ? a.act_lo : nullptr, at + 8, silu(acc[0][n][c + 2]) * acc[1][n][c + 2]);
-        }
-}
-
-template <int NT>
-__device__ __forceinline__ void store_down(const Experts& a, const Work& w, const float (&acc)[2][NT][4], u32 band, u32 row0, u32 lane) {
-#pragma unroll
-    for (int n = 0; n < NT; n++)
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            u32 row = row0 + n * 8 + lane % 4 * 2 + c;
-            if (row >= w.rows) continue;
-            float* to = a.out + (u64)w.pair(a, row) * HIDDEN;
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                u32 col = band * 16 + lane / 4 + i * 8;
-                if (col < HIDDEN) to[col] = acc[i / 2][n][c + i % 2 * 2];
-            }
-        }
-}
 
 // Row tile `band` of gate and up times 8·NT of the expert's rows; steps first, first + stride, ….
 template <int NT, bool LO>
@@ -442,40 +312,7 @@ template <int WIDEST, bool LO> __device__ __forceinline__ void down(const Expert
             else down_tile<WIDEST / 8, LO>(a, w, row0, shared), row0 += WIDEST;
 }
 
-// Many rows an expert: warps take bands of rows of their own and all columns, and find the
-// activations that they share in L1. Nothing is handed over, so no warp waits for another.
-constexpr int WIDE = 4;  // tiles of 8 activation rows
-
-template <bool LO> __device__ __forceinline__ void gate_up_wide_items(const Experts& a) {
-    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    Work w;
-    for (u32 item = blockIdx.x; work_at(w, a, item, (a.row_tiles + 7) / 8, (a.shared_tiles + 7) / 8); item += gridDim.x) {
-        u32 band = w.index * 8 + warp;
-        if (band >= w.expert->gate.row_tiles) continue;
-        for (u32 row0 = 0; row0 < w.rows; row0 += WIDE * 8) {
-            float acc[2][WIDE][4] = {};
-            gate_up_products<WIDE, LO>(acc, a, w, band, row0, 0, 1, lane);
-            store_gated<WIDE, LO>(a, w, acc, band, row0, lane);
-        }
-    }
-}
-
-template <bool LO> __device__ __forceinline__ void down_wide_items(const Experts& a) {
-    u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    constexpr u32 BANDS = (HIDDEN + 255) / 256;
-    Work w;
-    for (u32 item = blockIdx.x; work_at(w, a, item, BANDS, a.shared_tiles ? BANDS : 0); item += gridDim.x) {
-        u32 band = w.index * 16 + warp * 2;
-        if (band >= w.expert->down.row_tiles) continue;
-        for (u32 row0 = 0; row0 < w.rows; row0 += WIDE * 8) {
-            float acc[2][WIDE][4] = {};
-            down_products<WIDE, LO>(acc, a, w, band, row0, 0, 1, lane);
-            store_down<WIDE>(a, w, acc, band, row0, lane);
-        }
-    }
-}
-
-// By the rows of a pass: up to 8, few an expert, many an expert.
+// By the rows of a pass: up to 8, or more but few an expert.
 KERNEL(gate_up_8, Experts, 256, 3) {
     let_next_start();
     prefetch_shared(a);
@@ -485,5 +322,3 @@ KERNEL(gate_up_8, Experts, 256, 3) {
 KERNEL(down_8, Experts, 256, 3) { begin(), down<8, SPLIT == 2>(a); }
 KERNEL(gate_up_16, Experts, 256, 2) { begin(), gate_up<16, SPLIT == 2>(a); }
 KERNEL(down_16, Experts, 256, 2) { begin(), down<16, SPLIT == 2>(a); }
-KERNEL(gate_up_wide, Experts, 256, 1) { begin(), gate_up_wide_items<SPLIT == 2>(a); }
-KERNEL(down_wide, Experts, 256, 1) { begin(), down_wide_items<SPLIT == 2>(a); }

@@ -97,7 +97,7 @@ Gdn {
 device_struct!(/// Arguments of the `gdn` kernels.
 Mixer {
     w: Gdn, parts: Ptr, raw: Ptr, z: Ptr, ab: Ptr, rows: Ptr, gates: Ptr, read: Ptr, hi: Ptr,
-    lo: Ptr, layer: u32, pad: u32,
+    lo: Ptr, qk: Ptr, squares: Ptr, layer: u32, pad: u32,
 });
 
 device_struct!(/// Arguments of `gdn_step`.

@@ -14,16 +14,28 @@ use crate::{BACKEND, KvPrecision, Precision};
 const PTX: &str = include_str!("../kernels/ptx.cuh");
 const COMMON: &str = include_str!("../kernels/common.cuh");
 const LAYOUT: &str = include_str!("../kernels/layout.cuh");
+const PRODUCTS: &str = include_str!("../kernels/products.cuh");
 
 const NORM: &str = include_str!("../kernels/norm.cuh");
 const ROUTING: &str = include_str!("../kernels/routing.cuh");
 
 /// Name and sources of each module, beside what all begin with.
-pub(crate) const MODULES: [(&str, &[&str]); 7] = [
+pub(crate) const MODULES: [(&str, &[&str]); 8] = [
     ("repack", &[include_str!("../kernels/repack.cu")]),
     ("norm", &[NORM, include_str!("../kernels/norm.cu")]),
-    ("gemm", &[NORM, ROUTING, include_str!("../kernels/gemm.cu"), include_str!("../kernels/few.cu")]),
-    ("gdn", &[include_str!("../kernels/gdn.cu"), include_str!("../kernels/gdn_step.cu")]),
+    (
+        "gemm",
+        &[NORM, ROUTING, PRODUCTS, include_str!("../kernels/gemm.cu"), include_str!("../kernels/few.cu")],
+    ),
+    ("wide", &[PRODUCTS, include_str!("../kernels/wide.cu")]),
+    (
+        "gdn",
+        &[
+            include_str!("../kernels/gdn.cu"),
+            include_str!("../kernels/gdn_step.cu"),
+            include_str!("../kernels/gdn_chunk.cu"),
+        ],
+    ),
     ("attention", &[include_str!("../kernels/attention.cu")]),
     ("routing", &[ROUTING, include_str!("../kernels/routing.cu")]),
     ("head", &[include_str!("../kernels/head.cu")]),

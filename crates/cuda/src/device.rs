@@ -334,7 +334,7 @@ fn keep_freed_memory(context: &CudaContext) -> Result<()> {
 
 /// Kernels of each module.
 #[rustfmt::skip]
-const KERNELS: [(&str, &[&str]); 7] = [
+const KERNELS: [(&str, &[&str]); 8] = [
     ("repack", &["repack_f16", "repack_q8", "repack_q4"]),
     ("norm", &["embed", "rms_norm"]),
     (
@@ -368,8 +368,6 @@ const KERNELS: [(&str, &[&str]); 7] = [
             "down_8",
             "gate_up_16",
             "down_16",
-            "gate_up_wide",
-            "down_wide",
             "normed_16",
             "normed_32",
             "normed_64",
@@ -377,7 +375,8 @@ const KERNELS: [(&str, &[&str]); 7] = [
             "route_few",
         ],
     ),
-    ("gdn", &["gdn_prepare", "gdn_recur", "gdn_gate", "gdn_step", "gdn_replay", "gdn_preview"]),
+    ("wide", &["dense_wide", "dense_wide_split", "gate_up_wide", "down_wide"]),
+    ("gdn", &["gdn_prepare", "gdn_recur", "gdn_solve", "gdn_chunks", "gdn_gate", "gdn_step", "gdn_replay", "gdn_preview"]),
     ("attention", &["attention_prepare", "attention", "attention_few", "attention_finish"]),
     ("routing", &["route", "route_coreset", "group_rows", "choose"]),
     ("head", &["shape", "pick_chunks", "pick_join"]),

@@ -23,7 +23,7 @@ use crate::workspace::{RESULT_HEADER, Room, Workspace};
 use crate::{BACKEND, CudaOptions};
 
 /// Rows of a pass, at most.
-const MAX_ROWS: usize = 1024;
+const MAX_ROWS: usize = 4096;
 /// Sequences open at once.
 const MAX_SEQUENCES: usize = 256;
 /// Graphs kept; all are dropped when there are more.

@@ -12,9 +12,9 @@ use crate::cache::ExpertCache;
 use crate::device::{Device, Grid, driver};
 use crate::geometry::{Geometry, padded};
 use crate::inputs::{Shape, Tables};
-use crate::sequence::recur_grid;
+use crate::sequence::{RECUR_THREADS, recur_grid};
 use crate::upload::{AttentionLayer, DeviceWeights, GdnLayer, Layer, MixerLayer, Placed};
-use crate::workspace::{Activations, MAX_SPLITS, PICK_CHUNKS, RESULT_HEADER, Workspace};
+use crate::workspace::{Activations, CHUNK, MAX_SPLITS, PICK_CHUNKS, RESULT_HEADER, Workspace};
 
 mod few;
 
@@ -28,8 +28,23 @@ const KEYS: usize = 32;
 pub(crate) const TENSOR_QUERIES: usize = 64;
 /// Rows up to which one block chooses experts for all.
 const CHOOSE_ROWS: usize = 64;
-/// Average rows of an expert from which wide column tiles pay.
-const WIDE_ROWS: usize = 12;
+/// Rows up to which the warps of a block share the columns of a dense product.
+const FEW_ROWS: usize = 64;
+/// Average rows of an expert up to which they do in its products.
+const FEW_EXPERT_ROWS: usize = 12;
+/// Activation rows of a tile in the products of more rows, weight rows of a block, and its shared memory.
+const WIDE_TILE: usize = 64;
+const WIDE_BAND: usize = 256;
+const EXPERT_BAND: usize = 128;
+const WIDE_SHARED: usize = 4 * WIDE_TILE * (16 + 4) * 16;
+/// Blocks that share the row tiles of one band of an expert. Most have nothing to do and end at once, but
+/// a popular expert must not keep one multiprocessor busy while the others have finished.
+const GATE_UP_SHARES: usize = 16;
+const DOWN_SHARES: usize = 4;
+/// Rows from which a commit's recurrence pays in chunks on tensor cores.
+const CHUNKED_ROWS: usize = 24;
+/// Shared memory that all supported devices have for one block.
+const SHARED_LIMIT: usize = 99 << 10;
 
 /// What a pass runs on.
 #[derive(Clone, Copy)]
@@ -221,6 +236,9 @@ impl Launcher<'_> {
     /// Products of one input width. With `split`, columns may be shared by several blocks; the
     /// number of partial outputs is returned.
     fn dense(&self, rows: usize, products: &[Product], split: bool) -> Result<usize> {
+        if rows > FEW_ROWS {
+            return self.dense_wide(rows, products, split);
+        }
         let tile_rows = match rows {
             0..=8 => 8,
             9..=16 => 16,
@@ -239,6 +257,23 @@ impl Launcher<'_> {
         };
         let name = dense_kernel(band, tile_rows, keeps_remainder(products));
         let grid = Grid::new((bands, splits, column_tiles), THREADS).shared(handed_over(band, tile_rows));
+        self.device.launch(name, grid, &args)?;
+        Ok(splits)
+    }
+
+    /// The same for many rows.
+    fn dense_wide(&self, rows: usize, products: &[Product], split: bool) -> Result<usize> {
+        let (args, bands) = segments(rows, products, WIDE_BAND);
+        let (name, tile) = match keeps_remainder(products) {
+            false => ("dense_wide", WIDE_TILE),
+            true => ("dense_wide_split", WIDE_TILE / 2),
+        };
+        let tiles = rows.div_ceil(tile);
+        let splits = match split {
+            true => (self.device.multiprocessors / (bands * tiles)).clamp(1, MAX_SPLITS),
+            false => 1,
+        };
+        let grid = Grid::new((bands, splits, tiles), THREADS).shared(WIDE_SHARED);
         self.device.launch(name, grid, &args)?;
         Ok(splits)
     }
@@ -295,6 +330,8 @@ impl Launcher<'_> {
             read: s.read,
             hi: s.mixed.hi,
             lo: s.mixed.lo,
+            qk: s.qk,
+            squares: s.squares,
             layer,
             pad: 0,
         };
@@ -304,7 +341,16 @@ impl Launcher<'_> {
         } else if shape.commits > 0 {
             let by_unit = Grid::new((shape.longest_commit, units, shape.commits), THREADS);
             self.device.launch("gdn_prepare", by_unit, &args)?;
-            self.device.launch("gdn_recur", recur_grid(self.geometry, shape.commits), &args)?;
+            match self.chunk_shared() {
+                Some(shared) if shape.longest_commit >= CHUNKED_ROWS => {
+                    let chunks = shape.longest_commit.div_ceil(CHUNK);
+                    let solve = Grid::new((chunks, g.value_heads, shape.commits), RECUR_THREADS);
+                    self.device.launch("gdn_solve", solve, &args)?;
+                    let walk = recur_grid(self.geometry, shape.commits).shared(shared);
+                    self.device.launch("gdn_chunks", walk, &args)?;
+                }
+                _ => self.device.launch("gdn_recur", recur_grid(self.geometry, shape.commits), &args)?,
+            }
             let by_head =
                 Grid::new((shape.longest_commit, g.value_heads.div_ceil(8), shape.commits), THREADS);
             self.device.launch("gdn_gate", by_head, &args)?;
@@ -324,6 +370,14 @@ impl Launcher<'_> {
         let splits = self.mixer_output(w.out, g.value_width())?;
         mark("gdn products")?;
         Ok(splits)
+    }
+
+    /// Shared memory of a block of `gdn_chunks`, if that kernel can be had: it rounds to half.
+    fn chunk_shared(&self) -> Option<usize> {
+        let stage = 2 * CHUNK * (self.geometry.config.gdn.key_dim + 8) + 2 * CHUNK * (CHUNK + 8);
+        let rest = (self.geometry.config.gdn.key_dim + 3 * CHUNK) * (CHUNK + 8);
+        let shared = (2 * stage + rest) * 2;
+        (self.geometry.halves() == 1 && shared <= SHARED_LIMIT).then_some(shared)
     }
 
     fn attention(
@@ -465,19 +519,33 @@ impl Launcher<'_> {
         // Floats that warps hand over, see `reduce` in gemm.cu.
         let handed =
             |shares: usize, groups: usize, tiles: usize| (shares - 1) * groups * 2 * tiles * 4 * 32 * 4;
-        // Kernels, their shared memory, and blocks that fit a multiprocessor.
-        let (gate_up, gate_up_shared, down, down_shared, resident) = match shape.rows {
-            0..=8 => ("gate_up_8", handed(8, 1, 1), "down_8", handed(4, 2, 1), 3),
-            rows if rows * m.top_k < WIDE_ROWS * m.experts => {
-                ("gate_up_16", handed(8, 1, 2), "down_16", handed(4, 2, 2), 2)
-            }
-            _ => ("gate_up_wide", 0, "down_wide", 0, 1),
+        // Blocks that go from item to item: as many as fit.
+        let few = |tiles: usize, resident: usize| {
+            let grid = || Grid::new((self.device.multiprocessors * resident, 1, 1), THREADS);
+            (grid().shared(handed(8, 1, tiles)), grid().shared(handed(4, 2, tiles)))
         };
-        let blocks = (self.device.multiprocessors * resident, 1, 1);
-        self.device.launch(gate_up, Grid::new(blocks, THREADS).shared(gate_up_shared), &args)?;
+        let (gate_up, down, (gate_up_grid, down_grid)) = match shape.rows {
+            0..=8 => ("gate_up_8", "down_8", few(1, 3)),
+            rows if rows * m.top_k < FEW_EXPERT_ROWS * m.experts => ("gate_up_16", "down_16", few(2, 2)),
+            _ => {
+                // A block for each band of every expert.
+                let bands = |tiles: u32| (tiles as usize * 16).div_ceil(EXPERT_BAND / 2);
+                let hidden = self.geometry.config.hidden_size.div_ceil(EXPERT_BAND);
+                let shared_expert = usize::from(list.shared);
+                let grid = |items, shares| Grid::new((items, shares, 1), THREADS).shared(WIDE_SHARED);
+                let gate_up =
+                    grid(bands(args.row_tiles) * list.len + bands(args.shared_tiles), GATE_UP_SHARES);
+                (
+                    "gate_up_wide",
+                    "down_wide",
+                    (gate_up, grid(hidden * (list.len + shared_expert), DOWN_SHARES)),
+                )
+            }
+        };
+        self.device.launch(gate_up, gate_up_grid, &args)?;
         mark("gate and up")?;
         (args.hi, args.lo) = (s.act.hi, s.act.lo);
-        self.device.launch(down, Grid::new(blocks, THREADS).shared(down_shared), &args)?;
+        self.device.launch(down, down_grid, &args)?;
         mark("down")
     }
 

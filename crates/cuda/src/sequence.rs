@@ -12,7 +12,7 @@ use crate::geometry::Geometry;
 /// Rows that KV planes grow by at least.
 const MIN_KV_ROWS: usize = 256;
 /// Threads of the recurrence and the columns its blocks take.
-const RECUR_THREADS: u32 = 128;
+pub(crate) const RECUR_THREADS: u32 = 128;
 const RECUR_COLS: usize = 32;
 
 /// One sequence's committed state.

@@ -8,6 +8,8 @@ use crate::geometry::{Geometry, padded};
 
 /// Column splits of a mixer's output product, at most.
 pub(crate) const MAX_SPLITS: usize = 8;
+/// Rows that the recurrence of long commits takes at a time.
+pub(crate) const CHUNK: usize = 32;
 /// Blocks that share the vocabulary in a pick.
 pub(crate) const PICK_CHUNKS: usize = 128;
 /// Bytes before the picks in [`Workspace::results`]: the count of distinct experts.
@@ -63,6 +65,9 @@ pub(crate) struct Workspace {
     pub(crate) conv_rows: Ptr,
     pub(crate) gates: Ptr,
     pub(crate) read: Ptr,
+    /// Of long commits: unit q and k as halves, and two 32 by 32 matrices a chunk and head.
+    pub(crate) qk: Ptr,
+    pub(crate) squares: Ptr,
     pub(crate) q: Ptr,
     pub(crate) k: Ptr,
     pub(crate) v: Ptr,
@@ -133,6 +138,8 @@ impl Workspace {
             conv_rows: cut.take(rows * g.channels() * 4),
             gates: cut.take(rows * g.value_heads * 8),
             read: cut.take(rows * g.value_width() * 4),
+            qk: cut.take(rows * g.key_heads * g.key_dim * 4),
+            squares: cut.take(rows * g.value_heads * 2 * CHUNK * 2),
             q: cut.take(rows * a.q_width() * 8),
             k: cut.take(rows * a.kv_width() * 4),
             v: cut.take(rows * a.kv_width() * 4),

@@ -175,6 +175,11 @@ inline void mma(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a
     }
 }
 
+inline void mma_first(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+    for (float& x : c) x = 0;
+    mma(c, a0, a1, a2, a3, b0, b1);
+}
+
 // Copies happen when they are waited for, the target holds NaN bytes until then.
 struct Copy16 {
     void* to;

@@ -29,6 +29,12 @@ pub trait Matcher: Send {
     /// What is wrong, in a line; too costly a grammar, for instance.
     fn mask(&mut self, logits: &mut [f32]) -> std::result::Result<(), String>;
 
+    /// The id that comes next, where there is just one; it may be `None` there too.
+    ///
+    /// # Errors
+    /// As [`mask`](Matcher::mask).
+    fn forced(&mut self) -> std::result::Result<Option<u32>, String>;
+
     /// Goes on behind an id, or stays where it is and says `false` if that cannot come next.
     ///
     /// # Errors
@@ -115,6 +121,14 @@ impl Guide {
             }
         }
         Ok(())
+    }
+
+    /// The id that comes next, where the text leaves no choice.
+    pub(crate) fn forced(&mut self) -> Result<Option<u32>> {
+        match self.place {
+            Place::Inside => self.matcher.forced().map_err(failed),
+            Place::Before | Place::Behind => Ok(None),
+        }
     }
 
     /// Goes on behind an id, if it can come next.

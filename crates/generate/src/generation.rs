@@ -34,10 +34,10 @@ enum ModeState {
 }
 
 impl Generation {
-    pub(crate) fn new(answer: Answer, pace: Pace) -> Generation {
+    pub(crate) fn new(mut answer: Answer, pace: Pace) -> Result<Generation> {
         let settings = &answer.settings;
         let mode = match settings.mode {
-            Mode::Denoise => ModeState::Denoise(Denoise::new(&answer)),
+            Mode::Denoise => ModeState::Denoise(Denoise::new(&mut answer)?),
             Mode::Draft if settings.accept == Accept::Exact && settings.savings.has(Saving::Fuse) => {
                 ModeState::Lookahead(Lookahead::new(Policy::Fixed { ahead: settings.ahead }, pace))
             }
@@ -47,7 +47,7 @@ impl Generation {
         };
         let mut generation = Generation { answer, mode };
         generation.plan();
-        generation
+        Ok(generation)
     }
 
     /// The next pass; `None` once the answer has ended.

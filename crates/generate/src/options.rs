@@ -83,6 +83,9 @@ pub enum Accept {
 }
 
 impl Accept {
+    /// How options spell the rules.
+    pub const NAMES: [&str; 2] = ["exact", "typical"];
+
     /// The specification's numbers.
     pub const TYPICAL: Accept = Accept::Typical { ratio: 0.9, delta: 0.6 };
 }

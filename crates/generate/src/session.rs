@@ -159,7 +159,7 @@ impl Session {
             stats: Stats { prompt_tokens: prompt.len(), cached_tokens: cached, ..Stats::default() },
             started,
         };
-        Ok(Generation::new(answer, self.pace.clone()))
+        Generation::new(answer, self.pace.clone())
     }
 
     /// Makes the sequence hold as much of the prompt as is known, and nothing else.

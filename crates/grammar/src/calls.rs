@@ -5,16 +5,17 @@ use std::fmt::Write;
 use serde_json::{Map, Value, json};
 use shamrock_text::{TOOL_CALL_CLOSE, TOOL_CALL_OPEN, Tool, ToolFormat, Tools};
 
-use crate::compiler::with_options;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::schema::prepare;
 
 /// Answers that call tools.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calls {
     /// How the model writes calls.
     pub format: ToolFormat,
-    /// What can be called, with arguments of its schema. If a schema cannot be enforced, tools that
-    /// are not [strict](Tool::strict) take any object.
+    /// What can be called, with arguments of its schema. Tools that are not [strict](Tool::strict) take any
+    /// object if a schema cannot be enforced; where arguments stand in tags, any text in each, and in those
+    /// that are texts whatever else the schema says of them.
     pub tools: Tools,
     /// What the answer may be instead of a call.
     pub otherwise: Otherwise,
@@ -41,11 +42,11 @@ pub(crate) fn lark(calls: &Calls, tags: bool, lenient: bool) -> Result<String> {
     rules.close = if tags { TOOL_CALL_CLOSE.to_owned() } else { literal(TOOL_CALL_CLOSE) };
     let mut names = Vec::new();
     for (i, tool) in calls.tools.iter().enumerate() {
-        let any = json!({ "type": "object" });
-        let schema = if lenient && !tool.strict { &any } else { &tool.parameters };
+        let lenient = lenient && !tool.strict;
         match calls.format {
-            ToolFormat::Json => rules.json(i, tool, schema)?,
-            ToolFormat::Xml => rules.xml(i, tool, schema)?,
+            ToolFormat::Json if lenient => rules.json(i, tool, &json!({ "type": "object" }))?,
+            ToolFormat::Json => rules.json(i, tool, &tool.parameters)?,
+            ToolFormat::Xml => rules.xml(i, tool, lenient)?,
         }
         names.push(format!("call{i}"));
     }
@@ -66,7 +67,7 @@ pub(crate) fn lark(calls: &Calls, tags: bool, lenient: bool) -> Result<String> {
         }
         (Otherwise::Json(schema), parallel) => {
             let more = if parallel { " (\"\\n\" call)*" } else { "" };
-            writeln!(text, "start: call{more} | other\nother: %json {}", with_options(schema)?)
+            writeln!(text, "start: call{more} | other\nother: %json {}", prepare(schema)?)
         }
     };
     Ok(text)
@@ -84,13 +85,17 @@ impl Rules {
         let name = Value::from(tool.name.as_str());
         let head = literal(&format!("\n{{\"name\": {name}, \"arguments\": "));
         let close = &self.close;
-        let schema = with_options(schema)?;
+        let schema = prepare(schema)?;
         let _ = writeln!(self.text, "call{i}: {head} args{i} \"}}\\n\" {close}\nargs{i}: %json {schema}");
         Ok(())
     }
 
     /// The same in tags: arguments in the order of the schema, those not required may be left out.
-    fn xml(&mut self, i: usize, tool: &Tool, schema: &Value) -> Result<()> {
+    fn xml(&mut self, i: usize, tool: &Tool, lenient: bool) -> Result<()> {
+        let schema = &tool.parameters;
+        if tool.strict {
+            only(schema, &OBJECT, "the arguments")?;
+        }
         let nothing = Map::new();
         let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&nothing);
         let required = |name: &String| {
@@ -105,13 +110,17 @@ impl Rules {
             let close = literal("\n</parameter>\n");
             let words = property.get("enum").and_then(Value::as_array);
             let words = words.filter(|words| words.iter().all(Value::is_string));
+            let text = property.get("type").is_some_and(|kind| kind == "string");
+            if text && tool.strict {
+                only(property, &TEXT, name)?;
+            }
             let _ = if let Some(words) = words {
                 let words: Vec<String> = words.iter().filter_map(Value::as_str).map(literal).collect();
                 writeln!(self.text, "arg{i}x{j}: {open} ({}) {close}", words.join(" | "))
-            } else if property.get("type").is_some_and(|kind| kind == "string") {
+            } else if text || lenient {
                 writeln!(self.text, "arg{i}x{j}: {open} text{i}x{j}\ntext{i}x{j}[lazy]: /(.|\\n)*/ {close}")
             } else {
-                let value = with_options(&with_definitions(property, schema))?;
+                let value = prepare(&with_definitions(property, schema))?;
                 writeln!(self.text, "arg{i}x{j}: {open} value{i}x{j} {close}\nvalue{i}x{j}: %json {value}")
             };
         }
@@ -119,6 +128,25 @@ impl Rules {
         let close = &self.close;
         let _ = writeln!(self.text, "call{i}: {head}{arguments} \"</function>\\n\" {close}");
         Ok(())
+    }
+}
+
+/// Keywords of arguments in tags, and of a text among them, that are held to or say nothing of a value.
+const OBJECT: [&str; 6] = ["type", "properties", "required", "additionalProperties", "$defs", "definitions"];
+const TEXT: [&str; 2] = ["type", "enum"];
+const NOTES: [&str; 8] =
+    ["title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated"];
+
+/// Refuses keywords that calls in tags cannot be held to.
+fn only(schema: &Value, known: &[&str], what: &str) -> Result<()> {
+    let mut fields = schema.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
+    match fields.find(|key| !known.contains(key) && !NOTES.contains(key)) {
+        None => Ok(()),
+        Some(key) => {
+            let problem =
+                format!("{what}: `{key}` cannot be held to in the form in which this model calls tools");
+            Err(Error::Source(problem))
+        }
     }
 }
 

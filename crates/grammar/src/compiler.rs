@@ -4,15 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
-use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+use llguidance::toktrie::TokEnv;
 use llguidance::{Matcher, ParserFactory};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use shamrock_generate::Grammar;
-use shamrock_text::{Spelling, TOOL_CALL_CLOSE, TOOL_CALL_OPEN, Tokenizer};
+use shamrock_text::{TOOL_CALL_CLOSE, TOOL_CALL_OPEN, Tokenizer, Tool, Tools};
 
-use crate::calls::{Calls, lark};
-use crate::error::{Error, Result, one_line};
+use crate::calls::{Calls, Otherwise, lark};
+use crate::error::{BEYOND, Error, Result, in_plain_words};
 use crate::matcher::Compiled;
+use crate::schema;
+use crate::vocabulary::Vocabulary;
 
 /// Most bytes of a source.
 const LONGEST: usize = 64 << 10;
@@ -32,13 +34,6 @@ const LIMITS: ParserLimits = ParserLimits {
     precompute_large_lexemes: false,
     verbose_errors: false,
 };
-
-/// White space between the parts of a JSON text: a space, or a line break with an indentation.
-/// Boundless white space would let a model that has nothing to say go on for ever.
-const WHITE_SPACE: &str = r" |\n[ \t]{0,32}";
-
-/// Name of the end of text that no model has.
-const END: &[u8] = b"<|the end that no model has|>";
 
 /// What an answer may be.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,21 +69,8 @@ impl Compiler {
         if !tokenizer.is_byte_level() {
             return Err(Error::Vocabulary);
         }
-        let mut seen = std::collections::HashSet::new();
-        let spelling = |id| match tokenizer.spelling(id) {
-            None => Vec::new(),
-            Some(Spelling::Bytes(bytes)) => bytes,
-            Some(Spelling::Control(name)) => [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat(),
-        };
-        // Of two tokens that spell the same the trie could hold only one.
-        let unique = |bytes: Vec<u8>| if seen.insert(bytes.clone()) { bytes } else { Vec::new() };
-        let mut words: Vec<Vec<u8>> = (0..vocab as u32).map(spelling).map(unique).collect();
-        // Ends are this crate's caller's business. The library wants an id for one, and allows it wherever
-        // a text may end: it gets one behind the vocabulary, which no mask here reaches.
-        words.push([&[TokTrie::SPECIAL_TOKEN_MARKER], END].concat());
-        let trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, vocab as u32), &words);
-        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
-        let mut factory = ParserFactory::new_simple(&env).map_err(|e| Error::Source(one_line(e)))?;
+        let env: TokEnv = Arc::new(Vocabulary::new(tokenizer.clone(), vocab));
+        let mut factory = ParserFactory::new_simple(&env).map_err(|e| Error::Source(in_plain_words(e)))?;
         factory.quiet();
         *factory.limits_mut() = LIMITS;
         Ok(Compiler(Arc::new(factory)))
@@ -107,13 +89,15 @@ impl Compiler {
             Source::Calls(calls) => {
                 let exact = self.compile_calls(calls, false);
                 let bendable = calls.tools.iter().any(|tool| !tool.strict);
-                if exact.is_err() && bendable { self.compile_calls(calls, true) } else { exact }
+                let compiled =
+                    if exact.is_err() && bendable { self.compile_calls(calls, true) } else { exact };
+                compiled.map_err(|error| self.blame(calls, error))
             }
         }
     }
 
     fn compile_schema(&self, schema: &Value) -> Result<Arc<dyn Grammar>> {
-        let grammar = TopLevelGrammar::from_json_schema(with_options(schema)?);
+        let grammar = TopLevelGrammar::from_json_schema(schema::prepare(schema)?);
         self.build(schema.to_string(), grammar)
     }
 
@@ -125,6 +109,26 @@ impl Compiler {
         self.build(text.clone(), TopLevelGrammar::from_lark(text))
     }
 
+    /// Of an error in the grammar of several tools: which of them it is in, without its place in the grammar.
+    fn blame(&self, calls: &Calls, error: Error) -> Error {
+        let alone = |tool: &Tool| {
+            let tools = Tools::new(vec![tool.clone()]);
+            let calls = Calls { tools, otherwise: Otherwise::Nothing, ..calls.clone() };
+            Some((format!("{}: ", tool.name), self.compile_calls(&calls, false).err()?))
+        };
+        let found = calls.tools.iter().filter(|tool| tool.strict).find_map(alone);
+        let (name, error) = found.unwrap_or((String::new(), error));
+        match error {
+            Error::Source(message) => {
+                let inner = message.strip_prefix("at ").and_then(|rest| Some(rest.split_once("): ")?.1));
+                let inner = inner.unwrap_or(&message);
+                let inner = inner.strip_prefix("failed to compile JSON schema: ").unwrap_or(inner);
+                Error::Source(name + inner)
+            }
+            other => other,
+        }
+    }
+
     /// Compiles a grammar that was made of `source`.
     fn build(&self, source: String, grammar: TopLevelGrammar) -> Result<Arc<dyn Grammar>> {
         if source.len() > LONGEST {
@@ -134,11 +138,11 @@ impl Compiler {
             let mut matcher = Matcher::new(self.0.create_parser(grammar));
             // A grammar without a first token has no text.
             if !matcher.is_error() && !matcher.is_stopped() {
-                matcher.compute_mask().map_err(one_line)?;
+                matcher.compute_mask().map_err(in_plain_words)?;
             }
             match matcher.get_error() {
                 None => Ok(matcher),
-                Some(error) => Err(one_line(error)),
+                Some(error) => Err(in_plain_words(error)),
             }
         });
         Ok(Arc::new(Compiled::new(matcher.map_err(Error::Source)?, source)))
@@ -150,19 +154,8 @@ impl Compiler {
     ) -> std::result::Result<T, String> {
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK);
-            let thread = thread.spawn_scoped(scope, work).map_err(one_line)?;
-            thread.join().unwrap_or_else(|_| Err("the grammar library panicked on it".to_owned()))
+            let thread = thread.spawn_scoped(scope, work).map_err(in_plain_words)?;
+            thread.join().unwrap_or_else(|_| Err(BEYOND.to_owned()))
         })
     }
-}
-
-/// A schema with this crate's options for the library, whatever the source says of them.
-pub(crate) fn with_options(schema: &Value) -> Result<Value> {
-    let mut schema = match schema {
-        Value::Object(schema) => schema.clone(),
-        Value::Bool(true) => Map::new(),
-        _ => return Err(Error::Source("a schema must be an object or `true`".into())),
-    };
-    schema.insert("x-guidance".into(), json!({ "whitespace_pattern": WHITE_SPACE }));
-    Ok(Value::Object(schema))
 }

@@ -25,13 +25,30 @@ pub enum Error {
     Source(String),
 }
 
-/// Folds a message of the library into one line of bounded length.
-pub(crate) fn one_line(message: impl ToString) -> String {
+/// What is said of a source that makes the library panic.
+pub(crate) const BEYOND: &str = "it cannot be compiled; simpler parts may";
+
+/// A message of the library as one line of bounded length, without what only its makers can read: panics,
+/// names of its types, and the grammars into which tools are written.
+pub(crate) fn in_plain_words(message: impl ToString) -> String {
     const LONGEST: usize = 400;
     let message = message.to_string();
-    // What the library says of a panic of its own: of no use to who wrote the source.
-    let message = message.split("<backtrace>").next().unwrap_or_default();
-    let mut line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    if message.contains("panic: ") {
+        return BEYOND.to_owned();
+    }
+    // Lines of the grammar with their numbers, which may be one that the caller has not written.
+    let quoted = |line: &&str| line.split_once(" | ").is_some_and(|(n, _)| n.trim().parse::<u32>().is_ok());
+    let lines = message.lines().take_while(|line| !quoted(line));
+    let mut line = lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");
+    for (theirs, plain) in [
+        ("NoExtensionBias", "no text satisfies it"),
+        ("ParserTooComplex", "it allows too much at a time"),
+        ("LexerTooComplex", "its texts and patterns are too complex"),
+        ("Unimplemented keys:", "not supported here:"),
+        ("Expected f64 for", "a number is needed for"),
+    ] {
+        line = line.replace(theirs, plain);
+    }
     if line.len() > LONGEST {
         let end = (0..=LONGEST).rev().find(|&at| line.is_char_boundary(at)).unwrap_or(0);
         line.truncate(end);

@@ -11,6 +11,8 @@ mod calls;
 mod compiler;
 mod error;
 mod matcher;
+mod schema;
+mod vocabulary;
 
 pub use calls::{Calls, Otherwise};
 pub use compiler::{Compiler, Source};

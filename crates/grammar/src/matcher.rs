@@ -4,7 +4,7 @@ use std::fmt;
 
 use llguidance::Matcher as Inner;
 
-use crate::error::one_line;
+use crate::error::in_plain_words;
 
 /// A compiled grammar: matchers start as copies of a fresh one and share its lexer's tables.
 pub(crate) struct Compiled {
@@ -37,9 +37,9 @@ impl Matcher {
     /// Whether the text is over: nothing can come behind it. An error if it is for another reason.
     fn is_over(&self) -> Result<bool, String> {
         match self.0.get_error() {
-            Some(error) => Err(one_line(error)),
+            Some(error) => Err(in_plain_words(error)),
             None if self.0.is_stopped() && !self.0.stop_reason().is_ok() => {
-                Err(one_line(self.0.stop_reason()))
+                Err(in_plain_words(self.0.stop_reason()))
             }
             None => Ok(self.0.is_stopped()),
         }
@@ -52,7 +52,7 @@ impl shamrock_generate::Matcher for Matcher {
             logits.fill(f32::NEG_INFINITY);
             return Ok(());
         }
-        let allowed = self.0.compute_mask().map_err(one_line)?;
+        let allowed = self.0.compute_mask().map_err(in_plain_words)?;
         // 32 ids to a word.
         for (logits, &word) in logits.chunks_mut(32).zip(allowed.as_slice()) {
             if word == u32::MAX {
@@ -67,18 +67,27 @@ impl shamrock_generate::Matcher for Matcher {
         Ok(())
     }
 
+    fn forced(&mut self) -> Result<Option<u32>, String> {
+        if self.is_over()? {
+            return Ok(None);
+        }
+        let first = self.0.compute_ff_tokens().first().copied();
+        // Tokens cannot be computed of a matcher in error, and none says nothing.
+        self.is_over().map(|_| first)
+    }
+
     fn advance(&mut self, id: u32) -> Result<bool, String> {
         if self.is_over()? {
             return Ok(false);
         }
-        Ok(self.0.try_consume_tokens(&[id]).map_err(one_line)? == 1)
+        Ok(self.0.try_consume_tokens(&[id]).map_err(in_plain_words)? == 1)
     }
 
     fn rewind(&mut self, tokens: usize) -> Result<(), String> {
-        self.0.rollback(tokens).map_err(one_line)
+        self.0.rollback(tokens).map_err(in_plain_words)
     }
 
     fn may_end(&mut self) -> Result<bool, String> {
-        Ok(self.is_over()? || self.0.is_accepting().map_err(one_line)?)
+        Ok(self.is_over()? || self.0.is_accepting().map_err(in_plain_words)?)
     }
 }

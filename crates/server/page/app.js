@@ -9,8 +9,15 @@ const $ = (id) => document.getElementById(id);
 
 const defaults = { mode: "", threshold: "", block_size: "", temperature: "", seed: "", max_tokens: "",
   thinking: "", pace: "80", system: "", key: "" };
-const settings = { ...defaults, ...load("settings", {}) };
-let history = load("history", []);
+const settings = { ...defaults };
+for (const [name, value] of Object.entries(load("settings", {}))) {
+  if (name in defaults && typeof value === "string") settings[name] = value;
+}
+// Whatever else stands there is of another version, or of nobody's making.
+const isMessage = (message) => ["user", "assistant"].includes(message?.role)
+  && typeof message.content === "string" && typeof (message.reasoning ?? "") === "string";
+const kept = load("history", []);
+let history = Array.isArray(kept) && kept.every(isMessage) ? kept : [];
 
 function load(name, otherwise) {
   try {
@@ -30,6 +37,12 @@ function save(name, value) {
 
 // ---- the API ----
 
+// What the server does where a request does not say.
+let usual = "";
+
+// Only denoising has blocks.
+const hasBlocks = (mode) => (mode || usual || "denoise") === "denoise";
+
 const number = (text) => (text === "" ? undefined : Number(text));
 
 function body() {
@@ -48,8 +61,8 @@ function body() {
     shamrock: {
       events: true,
       mode: settings.mode || undefined,
-      threshold: number(settings.threshold),
-      block_size: number(settings.block_size),
+      ...(hasBlocks(settings.mode)
+        ? { threshold: number(settings.threshold), block_size: number(settings.block_size) } : {}),
     },
   };
 }
@@ -249,8 +262,13 @@ document.onkeydown = (event) => {
 const form = $("settings").querySelector("form");
 $("open-settings").onclick = () => {
   for (const [name, value] of Object.entries(settings)) form.elements[name].value = value;
+  fit();
   $("settings").showModal();
 };
+function fit() {
+  for (const name of ["threshold", "block_size"]) form.elements[name].disabled = !hasBlocks(form.elements.mode.value);
+}
+form.elements.mode.onchange = fit;
 $("settings").onclose = () => {
   for (const name of Object.keys(defaults)) settings[name] = form.elements[name].value;
   save("settings", settings);
@@ -263,7 +281,8 @@ function theme(name) {
   $("theme").title = `Theme: ${name || "the system's"}`;
   save("theme", name);
 }
-$("theme").onclick = () => theme(themes[(themes.indexOf(load("theme", "")) + 1) % themes.length]);
+const themed = () => Math.max(themes.indexOf(load("theme", "")), 0);
+$("theme").onclick = () => theme(themes[(themed() + 1) % themes.length]);
 
 // ---- the server ----
 
@@ -273,6 +292,7 @@ async function greet() {
     const [model] = (await response.json()).data;
     $("model").textContent = `${model.id} · ${model.shamrock.backend}`;
     document.title = `shamrock · ${model.id}`;
+    usual = model.shamrock.mode;
   } else {
     $("model").textContent = response?.status === 401 ? "needs an API key: see Settings" : "";
   }
@@ -285,7 +305,7 @@ async function probe() {
   $("health").title = health ? `${health.status}, ${health.active} active, ${health.queued} queued` : "no connection";
 }
 
-theme(load("theme", ""));
+theme(themes[themed()]);
 redraw();
 greet();
 probe();

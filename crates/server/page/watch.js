@@ -2,7 +2,7 @@
 
 const MASK = "░";
 
-// Tokens that steer rather than spell: an end of turn, and what fills the block behind it.
+// Tokens that steer rather than spell: the end of the answer, and what fills the block behind it.
 const CONTROL = /^<\|[^|]*\|>$/;
 
 export class Watch {
@@ -57,7 +57,7 @@ export class Watch {
     const blocks = layout(this.passes.slice(0, count));
     view.blocks.replaceChildren(...blocks.map((block, index) => element(block, index, count - 1)));
     if (this.following && count > 0) view.blocks.lastElementChild?.scrollIntoView({ block: "nearest" });
-    const tokens = blocks.flatMap((block) => block.cells).filter((cell) => cell.kind === "known" && !CONTROL.test(cell.text)).length;
+    const tokens = this.usage && count === this.passes.length ? this.usage.completion_tokens : standing(blocks);
     view.passes.textContent = count;
     view.tokens.textContent = tokens;
     view.rate.textContent = count ? (tokens / count).toFixed(1) : "–";
@@ -66,6 +66,13 @@ export class Watch {
     view.timeline.value = count;
     view.shown.textContent = `${count} of ${this.passes.length}`;
   }
+}
+
+// Tokens of the answer that stand: the one that ends it is one, what fills the block behind it is none.
+function standing(blocks) {
+  const known = blocks.flatMap((block) => block.cells).filter((cell) => cell.kind === "known");
+  const end = known.findIndex((cell) => CONTROL.test(cell.text));
+  return end < 0 ? known.length : end + 1;
 }
 
 // Blocks of cells from passes. A cell is a mask, a draft, known, or a rejected draft.

@@ -1,7 +1,8 @@
 //! What the server counts, in the Prometheus text format.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use metrics::{
     Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
@@ -44,6 +45,7 @@ pub(crate) struct Handles {
     generated_tokens: Counter,
     prefix_hits: Counter,
     prefix_misses: Counter,
+    speed: Speed,
     /// Answers by how they ended.
     finished: Finished,
 }
@@ -53,7 +55,33 @@ struct Finished {
     length: Counter,
     context: Counter,
     cancelled: Counter,
+    timeout: Counter,
     failed: Counter,
+}
+
+/// How fast tokens come, from one look to the next.
+struct Speed {
+    gauge: Gauge,
+    tokens: AtomicU64,
+    /// When it was last looked at, and how many there were.
+    last: Mutex<(Instant, u64)>,
+}
+
+impl Speed {
+    fn new(gauge: Gauge) -> Speed {
+        Speed { gauge, tokens: AtomicU64::new(0), last: Mutex::new((Instant::now(), 0)) }
+    }
+
+    fn update(&self) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let time = last.0.elapsed();
+        // Within less, a block more or less is all that shows.
+        if time >= Duration::from_secs(1) {
+            let tokens = self.tokens.load(Ordering::Relaxed);
+            self.gauge.set((tokens - last.1) as f64 / time.as_secs_f64());
+            *last = (Instant::now(), tokens);
+        }
+    }
 }
 
 impl Metrics {
@@ -71,6 +99,7 @@ impl Metrics {
 
     /// Puts what was measured into its buckets; until then every measurement takes memory.
     pub(crate) fn upkeep(&self) {
+        self.0.speed.update();
         self.0.exporter.run_upkeep();
     }
 
@@ -135,11 +164,16 @@ impl Handles {
             generated_tokens: count("shamrock_generated_tokens_total", "Tokens of answers"),
             prefix_hits: count("shamrock_prefix_hits_total", "Prompts that went on from a kept state"),
             prefix_misses: count("shamrock_prefix_misses_total", "Prompts that started from nothing"),
+            speed: Speed::new(gauge_of(
+                "shamrock_tokens_per_second",
+                "Tokens of all answers per second, over the last seconds",
+            )),
             finished: Finished {
                 stop: finished("stop"),
                 length: finished("length"),
                 context: finished("context"),
                 cancelled: finished("cancelled"),
+                timeout: finished("timeout"),
                 failed: finished("error"),
             },
         }
@@ -164,18 +198,30 @@ impl Handles {
 
     pub(crate) fn absorbed(&self, tokens: usize, decided: bool) {
         self.generated_tokens.increment(tokens as u64);
+        self.speed.tokens.fetch_add(tokens as u64, Ordering::Relaxed);
         self.deciding.increment(u64::from(decided));
     }
 
-    pub(crate) fn ended(&self, outcome: &Outcome, cancelled: bool) {
-        let finished = match outcome.finish {
-            _ if cancelled => &self.finished.cancelled,
+    /// Somebody gave an answer up, in the queue or in the making: the server for lack of time, or who
+    /// had asked for it.
+    pub(crate) fn abandoned(&self, late: bool) {
+        let finished = if late { &self.finished.timeout } else { &self.finished.cancelled };
+        finished.increment(1);
+    }
+
+    /// An answer came to an end that its listener hears of.
+    pub(crate) fn finished(&self, finish: Finish) {
+        let finished = match finish {
             // A listener that is still there breaks off at a stop string.
             Finish::Stop { .. } | Finish::Cancelled => &self.finished.stop,
             Finish::Length => &self.finished.length,
             Finish::Context => &self.finished.context,
         };
         finished.increment(1);
+    }
+
+    /// What an answer took, however it ended.
+    pub(crate) fn ended(&self, outcome: &Outcome) {
         self.answer_time.record(outcome.stats.elapsed);
         if outcome.stats.deciding > 0 {
             self.tokens_per_pass.record(outcome.tokens.len() as f64 / outcome.stats.deciding as f64);

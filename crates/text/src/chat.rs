@@ -100,6 +100,11 @@ impl ChatTemplate {
         self.template.source()
     }
 
+    /// Whether the template looks up a variable of this name. Others can be set, but change nothing.
+    pub fn uses(&self, variable: &str) -> bool {
+        self.template.uses(variable)
+    }
+
     /// Renders a conversation to text, byte for byte what transformers' `apply_chat_template`
     /// gives. The text does not tell messages from markup: use [`encode`](Self::encode) to get it
     /// into a model.

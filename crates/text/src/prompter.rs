@@ -39,6 +39,11 @@ impl Prompter {
         self.template.as_ref().map_or(ToolFormat::Json, |template| ToolFormat::taught_by(template.source()))
     }
 
+    /// Whether the chat template [uses](ChatTemplate::uses) a variable.
+    pub fn uses(&self, variable: &str) -> bool {
+        self.template.as_ref().is_some_and(|template| template.uses(variable))
+    }
+
     /// The token that ends reasoning, if one does.
     pub fn reasoning_end(&self) -> Option<u32> {
         self.tokenizer.id(&ReasoningTags::default().close)

@@ -20,7 +20,7 @@ use crate::generation::{Answer, Audience, GenerationArgs, Generator, Trace};
 use crate::interrupt;
 use crate::locate::ModelArgs;
 use crate::output;
-use crate::session_file::SessionFile;
+use crate::session_file::{self, SessionFile};
 use crate::watch::Watch;
 
 /// Whether to ask the model for reasoning.
@@ -87,6 +87,9 @@ struct Runner {
 pub fn run(args: RunArgs) -> Result<()> {
     if args.watch {
         Watch::check_terminal()?;
+    }
+    if let Some(path) = &args.session {
+        session_file::check_place(path)?;
     }
     let path = args.model.path()?;
     let model = engine::open(&path)?;

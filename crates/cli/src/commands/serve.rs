@@ -11,11 +11,13 @@ use shamrock_generate::{Mode, Options, Rule};
 use shamrock_model::{Config, Origin};
 use shamrock_server::{App, Engine, EngineOptions, SavedStates, ServerOptions};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::engine::{self, EngineArgs};
+use crate::interrupt::EXIT_CODE;
 use crate::locate::ModelArgs;
 use crate::output::noteln;
+use crate::values::{at_least_one, host_name, one_of, origin};
 
 /// Arguments of `serve`.
 #[derive(Args)]
@@ -35,16 +37,20 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE", env = "SHAMROCK_API_KEY_FILE")]
     api_key_file: Option<PathBuf>,
     /// Origin whose pages may use the API, such as `https://example.org`, or `*`; may be repeated
-    #[arg(long, value_name = "ORIGIN")]
+    #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     cors_origin: Vec<String>,
+    /// Name by which requests may ask for this server, besides localhost and addresses; may be repeated
+    /// [default: on a loopback address no other, else any]
+    #[arg(long, value_name = "NAME", value_parser = host_name)]
+    allow_host: Vec<String>,
     /// Answers in the making at once
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_least_one::<usize>)]
     parallel: usize,
     /// Requests that may wait beyond those; more are refused with 429
     #[arg(long, value_name = "N", default_value_t = 64)]
     queue: usize,
     /// Most prompt rows of a pass while answers are streaming
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one::<usize>)]
     chunk_rows: usize,
     /// Memory for states of earlier prompts, in MiB; 0 keeps none
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
@@ -56,16 +62,16 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FOLDER")]
     session_dir: Option<PathBuf>,
     /// Most seconds from a request to the end of its answer
-    #[arg(long, value_name = "S", default_value_t = 600)]
+    #[arg(long, value_name = "S", default_value_t = 600, value_parser = at_least_one::<u64>)]
     timeout: u64,
-    /// Seconds that answers get to finish after SIGTERM or Ctrl-C
+    /// Seconds that answers get to finish after SIGTERM or Ctrl-C; a second one ends at once
     #[arg(long, value_name = "S", default_value_t = 30)]
     drain: u64,
     /// Seconds after which a pass counts as stuck for /health
-    #[arg(long, value_name = "S", default_value_t = 120)]
+    #[arg(long, value_name = "S", default_value_t = 120, value_parser = at_least_one::<u64>)]
     stall: u64,
     /// Most KiB of a request's body
-    #[arg(long, value_name = "KIB", default_value_t = 8192)]
+    #[arg(long, value_name = "KIB", default_value_t = 8192, value_parser = at_least_one::<usize>)]
     max_body: usize,
     #[command(flatten)]
     defaults: Defaults,
@@ -77,11 +83,11 @@ pub struct ServeArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Defaults of requests")]
 struct Defaults {
-    /// denoise, draft, causal or auto [default: denoise; causal for a plain trunk]
-    #[arg(long)]
+    /// How an answer is made [default: denoise; causal for a plain trunk]
+    #[arg(long, value_name = "MODE", value_parser = one_of::<Mode>(Mode::ALL.map(Mode::as_str)))]
     mode: Option<Mode>,
     /// Most tokens of an answer [default: until it ends]
-    #[arg(short = 'n', long, value_name = "N", value_parser = at_least_one)]
+    #[arg(short = 'n', long, value_name = "N", value_parser = at_least_one::<usize>)]
     max_tokens: Option<usize>,
     /// Confidence above which a row of a block is fixed [default: the model's]
     #[arg(long, value_name = "P")]
@@ -102,14 +108,6 @@ impl Defaults {
     }
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("must be at least 1".into()),
-        Ok(n) => Ok(n),
-        Err(error) => Err(format!("{error}")),
-    }
-}
-
 /// Runs the command.
 pub fn run(args: ServeArgs) -> Result<()> {
     let path = args.model.path()?;
@@ -119,6 +117,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
     let mut options = ServerOptions::new(name, args.defaults.options(&model.config)?);
     options.api_key = args.api_key_file.as_deref().map(read_key).transpose()?;
     options.cors = args.cors_origin;
+    options.hosts = (args.host.is_loopback() || !args.allow_host.is_empty()).then_some(args.allow_host);
     options.max_body = args.max_body.saturating_mul(1024);
     options.timeout = Duration::from_secs(args.timeout);
     let fingerprint = model.fingerprint();
@@ -148,15 +147,24 @@ pub fn run(args: ServeArgs) -> Result<()> {
         }
         noteln(&format!("{} on http://{}, API at /v1", path.display(), listener.local_addr()?));
         let shutdown = async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            noteln("shutting down: answers in the making are finished");
+            wait(&mut terminate, &mut interrupt).await;
+            noteln("shutting down: answers in the making are finished; once more ends at once");
+            tokio::spawn(async move {
+                wait(&mut terminate, &mut interrupt).await;
+                std::process::exit(EXIT_CODE.into());
+            });
         };
         shamrock_server::serve(listener, app, shutdown, Duration::from_secs(args.drain)).await?;
         Ok(())
     })
+}
+
+/// Until one of two signals comes.
+async fn wait(one: &mut Signal, other: &mut Signal) {
+    tokio::select! {
+        _ = one.recv() => {}
+        _ = other.recv() => {}
+    }
 }
 
 /// One file a model, so that several servers can share a folder.

@@ -145,7 +145,7 @@ fn bars(film: &Film, width: u16) -> Line<'static> {
 fn numbers(film: &Film) -> Line<'static> {
     let shown = &film.passes()[..film.shown()];
     let tokens = film.tokens();
-    let deciding = shown.iter().filter(|pass| pass.decided > 0).count();
+    let deciding = shown.iter().filter(|pass| pass.deciding).count();
     let seconds = shown.last().map_or(0.0, |pass| pass.at.as_secs_f64());
     Line::raw(format!(
         "pass {} of {} │ block {} │ {tokens} tokens │ {:.1} tokens/pass │ {seconds:.2} s │ {:.0} tok/s",

@@ -12,6 +12,8 @@ pub struct Film {
     passes: Vec<Pass>,
     shown: usize,
     blocks: Vec<Block>,
+    /// Tokens of the whole answer, once it has ended.
+    total: Option<usize>,
 }
 
 /// One pass, with its tokens as text.
@@ -20,6 +22,8 @@ pub struct Pass {
     pub at: Duration,
     /// Tokens it decided.
     pub decided: usize,
+    /// It was there to decide some.
+    pub deciding: bool,
     deed: Deed,
 }
 
@@ -122,7 +126,8 @@ impl Film {
             }
             Work::Decode { token, confidence } => (Deed::Decode { token: (text(token), confidence) }, 1),
         };
-        self.passes.push(Pass { at, decided, deed });
+        let deciding = !matches!(deed, Deed::Commit { .. });
+        self.passes.push(Pass { at, decided, deciding, deed });
     }
 
     /// Passes there are.
@@ -145,10 +150,28 @@ impl Film {
         &self.blocks
     }
 
-    /// Tokens of the answer that stand: without what steers, and what fills the block behind its end.
+    /// The answer has ended with so many tokens.
+    pub fn end(&mut self, tokens: usize) {
+        self.total = Some(tokens);
+    }
+
+    /// Tokens of the answer that stand, the one that ends it included but not what fills the block behind
+    /// it. After the last pass they are those of the answer, which a limit or a stop string may have cut.
     pub fn tokens(&self) -> usize {
+        if let Some(total) = self.total.filter(|_| self.shown == self.passes.len()) {
+            return total;
+        }
+        let mut ended = false;
         let cells = self.blocks.iter().flat_map(|block| &block.cells);
-        cells.filter(|cell| cell.kind == Kind::Known && !cell.is_control()).count()
+        let mut known = 0;
+        for cell in cells.filter(|cell| cell.kind == Kind::Known) {
+            if ended {
+                break;
+            }
+            ended = cell.is_control();
+            known += 1;
+        }
+        known
     }
 
     /// Rows of the prompt that have been committed by themselves.
@@ -315,6 +338,29 @@ pub(super) mod tests {
         }
         film.show(2);
         assert_eq!((last(&film).as_str(), film.tokens()), ("_bc", 2));
+    }
+
+    #[test]
+    fn the_end_counts_and_what_fills_the_block_behind_it_does_not() {
+        let work = Work::Denoise {
+            block: 0,
+            step: 0,
+            rows: &[0, 2, 3],
+            tokens: &[0, 1, 1],
+            confidence: &[0.9; 3],
+            forced: false,
+            ids: &[0, 9, 1, 1],
+        };
+        let (cost, mut film) = (PassStats::default(), Film::new(Some(9)));
+        let event = PassEvent { pass: 0, committed: 0, length: 0, work, cost: &cost };
+        film.record(&event, Duration::ZERO, |id| ["a", "<|end|>"][id as usize].to_owned());
+        film.show(1);
+        assert_eq!(film.tokens(), 2);
+        // A limit cut it before its end.
+        film.end(1);
+        assert_eq!(film.tokens(), 1);
+        film.show(0);
+        assert_eq!(film.tokens(), 0);
     }
 
     #[test]

@@ -59,6 +59,7 @@ impl Watch {
     /// Lets the person go through the passes of an answer that has ended, until they have seen enough or a
     /// signal comes.
     pub fn browse(&mut self, answer: &Answer, signal: &AtomicBool) -> Result<()> {
+        self.film.end(answer.outcome.tokens.len());
         let (mut playing, help) = (false, format!("{}   {}", draw::HELP_AFTERWARDS, answer.ending()));
         while !interrupt::is_raised(signal) {
             self.draw(&help)?;

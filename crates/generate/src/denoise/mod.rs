@@ -31,6 +31,8 @@ pub(crate) struct Denoise {
     path: Vec<u32>,
     /// Unresolved rows, ascending.
     pending: Vec<usize>,
+    /// Rows fixed since the latest pass was reported.
+    given: Vec<usize>,
     /// Leading rows that may be emitted.
     want: usize,
     /// Rows in doubt have been masked again.
@@ -42,23 +44,30 @@ pub(crate) struct Denoise {
 
 impl Denoise {
     /// The first block of an answer that has its prompt in the backlog.
-    pub(crate) fn new(answer: &Answer) -> Denoise {
+    ///
+    /// # Errors
+    /// [`Error::Grammar`](crate::Error::Grammar).
+    pub(crate) fn new(answer: &mut Answer) -> Result<Denoise> {
         Denoise::block(answer, 0)
     }
 
-    fn block(answer: &Answer, block: usize) -> Denoise {
+    fn block(answer: &mut Answer, block: usize) -> Result<Denoise> {
         let rows = answer.settings.block_size.min(answer.room());
-        Denoise {
+        let mut block = Denoise {
             ids: vec![answer.settings.mask; rows],
             confidence: vec![0.0; rows],
             alternatives: vec![Vec::new(); rows],
             path: Vec::new(),
             pending: (0..rows).collect(),
+            given: Vec::new(),
             want: rows.min(answer.remaining()),
             reviewed: false,
             block,
             step: 0,
-        }
+        };
+        // A row is left for the pass that every block takes.
+        block.fill(answer, 1)?;
+        Ok(block)
     }
 
     /// Plans the next commit and, once nothing is left to commit, a preview with it.
@@ -97,7 +106,7 @@ impl Denoise {
         } else {
             self.choose(answer, &mut scored)?
         };
-        self.fix(&open, answer, cost, sink);
+        self.fix(&open, answer, cost, sink)?;
         if answer.finish.is_some() || self.review(answer) || !self.settled(answer) {
             return Ok(());
         }
@@ -112,7 +121,7 @@ impl Denoise {
             return Ok(());
         }
         answer.backlog.clone_from(&self.ids);
-        *self = Denoise::block(answer, self.block + 1);
+        *self = Denoise::block(answer, self.block + 1)?;
         Ok(())
     }
 
@@ -130,8 +139,15 @@ impl Denoise {
         Ok(open)
     }
 
-    /// Fixes the rows that the rule picks, or the first of the most confident ones.
-    fn fix(&mut self, open: &[Candidate], answer: &mut Answer, cost: &PassStats, sink: &mut Sink<'_>) {
+    /// Fixes the rows that the rule picks, or the first of the most confident ones, and what follows from
+    /// them.
+    fn fix(
+        &mut self,
+        open: &[Candidate],
+        answer: &mut Answer,
+        cost: &PassStats,
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
         let mut fixed = answer.settings.rule.unmask().fix(open, self.ids.len());
         fixed.sort_unstable();
         let forced = fixed.is_empty();
@@ -140,14 +156,17 @@ impl Denoise {
             let better = |a: usize, b: usize| if open[b].confidence > open[a].confidence { b } else { a };
             fixed.extend((0..open.len()).reduce(better));
         }
-        let rows: Vec<usize> = fixed.iter().map(|&i| open[i].row).collect();
-        let tokens: Vec<u32> = fixed.iter().map(|&i| open[i].token).collect();
-        let confidence: Vec<f32> = fixed.iter().map(|&i| open[i].confidence).collect();
-        for ((&row, &token), &confidence) in rows.iter().zip(&tokens).zip(&confidence) {
-            self.ids[row] = token;
-            self.confidence[row] = confidence;
+        for candidate in fixed.iter().map(|&i| &open[i]) {
+            self.ids[candidate.row] = candidate.token;
+            self.confidence[candidate.row] = candidate.confidence;
+            self.given.push(candidate.row);
         }
-        self.pending.retain(|row| !rows.contains(row));
+        self.pending.retain(|row| !self.given.contains(row));
+        self.fill(answer, 0)?;
+        let mut rows = std::mem::take(&mut self.given);
+        rows.sort_unstable();
+        let tokens: Vec<u32> = rows.iter().map(|&row| self.ids[row]).collect();
+        let confidence: Vec<f32> = rows.iter().map(|&row| self.confidence[row]).collect();
         let (block, step) = (self.block, self.step);
         self.step += 1;
         let work = Work::Denoise {
@@ -160,6 +179,7 @@ impl Denoise {
             ids: &self.ids,
         };
         answer.report(work, cost, sink);
+        Ok(())
     }
 
     /// Masks the rows in doubt again when the block is resolved for the first time; true if the

@@ -12,12 +12,16 @@
 //! is not sure at all. Its confidence is therefore that of the path up to it, the product of the
 //! probabilities among what the grammar allows, or its own probability before the grammar was
 //! asked, whichever is larger.
+//!
+//! Where everything to the left is fixed and the grammar leaves one token, there is nothing to ask a
+//! pass: such rows are fixed at once, before the first pass over a block and behind what a pass fixed.
 
 use shamrock_model::{Part, Pick, Scored};
 
 use super::{Denoise, candidate};
 use crate::answer::Answer;
 use crate::error::{Error, Result};
+use crate::event::Alternative;
 use crate::rule::Candidate;
 
 /// Certainty of the open rows that were passed.
@@ -42,6 +46,31 @@ impl Reach {
 }
 
 impl Denoise {
+    /// Fixes the open rows that the grammar leaves no choice behind what is fixed at the block's start, but
+    /// for the last `keep` ones of the block.
+    pub(super) fn fill(&mut self, answer: &mut Answer, keep: usize) -> Result<()> {
+        let settings = &answer.settings;
+        let Some(guide) = &mut answer.guide else { return Ok(()) };
+        let mut walked = 0;
+        for row in 0..self.ids.len() {
+            if self.pending.contains(&row) {
+                let forced = if self.pending.len() > keep { guide.forced()? } else { None };
+                let Some(id) = forced.filter(|id| !settings.forbidden.contains(id)) else { break };
+                self.ids[row] = id;
+                self.confidence[row] = 1.0;
+                let alternative = (settings.alternatives > 0).then_some(Alternative { id, probability: 1.0 });
+                self.alternatives[row] = alternative.into_iter().collect();
+                self.pending.retain(|&open| open != row);
+                self.given.push(row);
+            }
+            if !guide.advance(self.ids[row])? {
+                break;
+            }
+            walked += 1;
+        }
+        guide.rewind(walked)
+    }
+
     /// What the open rows offer along a path, which is kept.
     pub(super) fn walk(&mut self, answer: &mut Answer, scored: &Scored) -> Result<Vec<Candidate>> {
         for keep in [false, true] {

@@ -76,6 +76,11 @@ impl Matcher for Walker {
         Ok(())
     }
 
+    fn forced(&mut self) -> Result<Option<u32>, String> {
+        let mut next = (0..24).filter(|&id| self.place().next(id).is_some());
+        Ok(next.next().filter(|_| next.next().is_none() && !self.place().may_end()))
+    }
+
     fn advance(&mut self, id: u32) -> Result<bool, String> {
         let next = self.place().next(id);
         self.0.extend(next);

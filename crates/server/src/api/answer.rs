@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -105,6 +106,8 @@ struct Choice {
     reasoning_tokens: usize,
     calls: usize,
     failure: Option<shamrock_text::Error>,
+    /// The request's time is over.
+    late: Arc<AtomicBool>,
 }
 
 /// What crosses the threads.
@@ -186,6 +189,10 @@ impl Listener for Choice {
         self.sender.is_closed()
     }
 
+    fn late(&self) -> bool {
+        self.late.load(Ordering::Relaxed)
+    }
+
     fn end(mut self: Box<Self>, result: std::result::Result<Outcome, shamrock_generate::Error>) {
         let failure = self.failure.take().map(|error| {
             let message = format!("the answer could not be decoded: {error}");
@@ -222,6 +229,7 @@ pub(crate) struct Answers {
     open: usize,
     deadline: Instant,
     timeout: Duration,
+    late: Arc<AtomicBool>,
 }
 
 /// Submits every prompt `plan.n` times: the answers to prompt `p` have the numbers `p * n ..`.
@@ -231,6 +239,12 @@ pub(crate) fn ask(app: &App, prompts: Vec<Prompt>, plan: Plan, raw: bool) -> Res
     let mask = app.engine.config().block.as_ref().map(|block| block.mask_id);
     let (sender, receiver) = unbounded_channel();
     let plan = Arc::new(plan);
+    let late = Arc::new(AtomicBool::new(false));
+    let (count, capacity) = (prompts.len() * plan.n, app.engine.capacity());
+    if count > capacity {
+        let problem = format!("{count} answers at once; this server has room for {capacity}");
+        return Err(ApiError::field("n", problem));
+    }
     let mut requests = Vec::new();
     for prompt in prompts {
         if prompt.ids.is_empty() {
@@ -266,6 +280,7 @@ pub(crate) fn ask(app: &App, prompts: Vec<Prompt>, plan: Plan, raw: bool) -> Res
                 reasoning_tokens: 0,
                 calls: 0,
                 failure: None,
+                late: late.clone(),
             });
             let mut options = plan.options(choice);
             options.constraint =
@@ -277,7 +292,8 @@ pub(crate) fn ask(app: &App, prompts: Vec<Prompt>, plan: Plan, raw: bool) -> Res
     let open = requests.len();
     app.engine.submit(requests)?;
     let timeout = app.options.timeout;
-    Ok(Answers { receiver, ready: VecDeque::new(), open, deadline: Instant::now() + timeout, timeout })
+    let deadline = Instant::now() + timeout;
+    Ok(Answers { receiver, ready: VecDeque::new(), open, deadline, timeout, late })
 }
 
 impl Answers {
@@ -292,11 +308,11 @@ impl Answers {
         let message = match self.ready.pop_front() {
             Some(message) => message,
             // A stream that always has something ready would never time out below.
-            None if Instant::now() > self.deadline => Err(ApiError::timeout(self.timeout.as_secs())),
+            None if Instant::now() > self.deadline => Err(self.give_up()),
             None => match tokio::time::timeout_at(self.deadline, self.receiver.recv()).await {
                 Ok(Some(message)) => message,
                 Ok(None) => Err(ApiError::stopped()),
-                Err(_) => Err(ApiError::timeout(self.timeout.as_secs())),
+                Err(_) => Err(self.give_up()),
             },
         };
         match &message {
@@ -305,6 +321,12 @@ impl Answers {
             Err(_) => self.open = 0,
         }
         Some(self.merge(message))
+    }
+
+    /// Whoever drops these answers now does so because their time is over.
+    fn give_up(&self) -> ApiError {
+        self.late.store(true, Ordering::Relaxed);
+        ApiError::timeout(self.timeout.as_secs())
     }
 
     /// Joins what has already come of the same kind of text: a block is one piece, not 32.

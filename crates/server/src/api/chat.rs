@@ -18,6 +18,7 @@ use crate::api::conversation::{message, render_options, text_of};
 use crate::api::error::{ApiError, Dialect, Result};
 use crate::api::format::ResponseFormat;
 use crate::api::logprobs;
+use crate::api::openapi::replies;
 use crate::api::params::{Extension, Params, Stop};
 use crate::api::stream::{Encode, stream};
 use crate::api::tools::{ChatTool, ToolChoice, ToolUse, past_call};
@@ -28,6 +29,7 @@ use crate::random::id;
 /// Body of a chat completion. Fields that are not listed are refused, unless they are `null` or ask
 /// for nothing (`user`, `metadata`, `store: false`, ...).
 #[derive(Debug, Deserialize, ToSchema)]
+#[serde(expecting = "an object")]
 pub(crate) struct ChatRequest {
     /// Name of the served model, or nothing.
     model: Option<String>,
@@ -37,14 +39,19 @@ pub(crate) struct ChatRequest {
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     /// Most tokens of an answer.
+    #[schema(minimum = 1)]
     max_completion_tokens: Option<usize>,
     /// The same under its older name.
+    #[schema(minimum = 1)]
     max_tokens: Option<usize>,
+    #[schema(minimum = 0)]
     temperature: Option<f32>,
+    #[schema(minimum = 0, maximum = 1)]
     top_p: Option<f32>,
     /// Most candidates of a draw; 0 sets no limit.
     top_k: Option<usize>,
     /// Drop candidates less likely than this share of the likeliest.
+    #[schema(minimum = 0, maximum = 1)]
     min_p: Option<f32>,
     seed: Option<i64>,
     presence_penalty: Option<f32>,
@@ -53,10 +60,12 @@ pub(crate) struct ChatRequest {
     repetition_penalty: Option<f32>,
     stop: Option<Stop>,
     /// Answers to give.
+    #[schema(minimum = 1, maximum = 16)]
     n: Option<usize>,
     /// Give the probability of every token of the content.
     logprobs: Option<bool>,
     /// With `logprobs`: tell so many of the likeliest tokens in each place, 0 to 20.
+    #[schema(maximum = 20)]
     top_logprobs: Option<usize>,
     /// Added to the logits of token ids, -100 to 100.
     #[schema(value_type = Option<Object>)]
@@ -83,6 +92,7 @@ pub(crate) struct ChatRequest {
 
 /// One message.
 #[derive(Debug, Deserialize, ToSchema)]
+#[serde(expecting = "an object")]
 pub(crate) struct ChatMessage {
     /// `system`, `developer`, `user`, `assistant` or `tool`.
     role: String,
@@ -91,6 +101,7 @@ pub(crate) struct ChatMessage {
     content: Value,
     /// Reasoning of an assistant's turn.
     reasoning_content: Option<String>,
+    /// Who speaks; the template may use it.
     name: Option<String>,
     tool_calls: Option<Vec<PastCall>>,
     tool_call_id: Option<String>,
@@ -101,7 +112,7 @@ pub(crate) struct ChatMessage {
 
 /// A call of an earlier turn.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 struct PastCall {
     id: String,
     /// `function`.
@@ -115,7 +126,7 @@ struct PastCall {
 
 /// What was called.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 struct PastFunction {
     name: String,
     /// JSON.
@@ -124,7 +135,7 @@ struct PastFunction {
 
 /// What a stream has beside the answer.
 #[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 pub(crate) struct StreamOptions {
     /// End with a chunk that carries the usage.
     #[serde(default)]
@@ -135,11 +146,16 @@ pub(crate) struct StreamOptions {
 }
 
 impl StreamOptions {
-    pub(crate) fn checked(self) -> Result<StreamOptions> {
-        if self.include_obfuscation {
+    /// Whether the usage is wanted; checks that nothing else is.
+    pub(crate) fn usage(options: Option<StreamOptions>, streaming: bool) -> Result<bool> {
+        let StreamOptions { include_usage, include_obfuscation } = options.unwrap_or_default();
+        if include_obfuscation {
             return Err(ApiError::field("stream_options.include_obfuscation", "is not supported"));
         }
-        Ok(self)
+        if include_usage && !streaming {
+            return Err(ApiError::field("stream_options", "needs `stream`"));
+        }
+        Ok(include_usage)
     }
 }
 
@@ -151,7 +167,11 @@ pub(crate) const NOTED: &[&str] = &["user", "metadata", "safety_identifier", "pr
     post,
     path = "/v1/chat/completions",
     request_body = ChatRequest,
-    responses((status = 200, description = "A chat.completion object, or chat.completion.chunk events"))
+    responses((
+        status = 200,
+        description = "A chat.completion object, or chat.completion.chunk events",
+        content((replies::ChatReply = "application/json"), (String = "text/event-stream"))
+    ))
 )]
 pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request) -> Response {
     reply(Dialect::OpenAi, answer(app, request).await)
@@ -162,14 +182,19 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
     app.check_model(request.model.as_deref())?;
     request.check_rest()?;
     let messages = messages(&request.messages)?;
-    let mut render = render_options(request.reasoning_effort.as_deref(), request.chat_template_kwargs)?;
+    let effort = request.reasoning_effort.as_deref();
+    let mut render = render_options(&app.prompter, effort, request.chat_template_kwargs)?;
     let tools =
         ToolUse::chat(request.tools.unwrap_or_default(), request.tool_choice, request.parallel_tool_calls)?;
     render.tools = tools.told();
-    let options = request.stream_options.unwrap_or_default().checked()?;
     let streaming = request.stream.unwrap_or(false);
+    let include_usage = StreamOptions::usage(request.stream_options, streaming)?;
+    let max_tokens = request.max_completion_tokens.or(request.max_tokens);
+    if request.max_tokens.is_some_and(|older| Some(older) != max_tokens) {
+        return Err(ApiError::field("max_tokens", "contradicts max_completion_tokens"));
+    }
     let params = Params {
-        max_tokens: request.max_completion_tokens.or(request.max_tokens),
+        max_tokens,
         temperature: request.temperature,
         top_p: request.top_p,
         top_k: request.top_k,
@@ -198,7 +223,7 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
     let answers = ask(&app, vec![prompt], plan, false)?;
     if streaming {
         let calls = vec![0; choices];
-        let chunks = Chunks { head, choices, logprobs, include_usage: options.include_usage, usage, calls };
+        let chunks = Chunks { head, choices, logprobs, include_usage, usage, calls };
         return Ok(stream(answers, chunks));
     }
     let mut usage = usage;

@@ -19,6 +19,7 @@ use crate::api::body::{read_json, refuse_rest};
 use crate::api::chat::{NOTED, StreamOptions, data, with_choice};
 use crate::api::error::{ApiError, Dialect, Result};
 use crate::api::logprobs;
+use crate::api::openapi::replies;
 use crate::api::params::{Extension, Params, Stop};
 use crate::api::stream::{Encode, stream};
 use crate::api::usage::Usage;
@@ -31,6 +32,7 @@ const MAX_TOKENS: usize = 16;
 
 /// Body of a completion. Fields that are not listed are refused, unless they ask for nothing.
 #[derive(Debug, Deserialize, ToSchema)]
+#[serde(expecting = "an object")]
 pub(crate) struct CompletionRequest {
     /// Name of the served model, or nothing.
     model: Option<String>,
@@ -39,10 +41,14 @@ pub(crate) struct CompletionRequest {
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     /// Most tokens of an answer; 16 if not given.
+    #[schema(minimum = 1)]
     max_tokens: Option<usize>,
+    #[schema(minimum = 0)]
     temperature: Option<f32>,
+    #[schema(minimum = 0, maximum = 1)]
     top_p: Option<f32>,
     top_k: Option<usize>,
+    #[schema(minimum = 0, maximum = 1)]
     min_p: Option<f32>,
     seed: Option<i64>,
     presence_penalty: Option<f32>,
@@ -50,8 +56,10 @@ pub(crate) struct CompletionRequest {
     repetition_penalty: Option<f32>,
     stop: Option<Stop>,
     /// Answers to each prompt.
+    #[schema(minimum = 1, maximum = 16)]
     n: Option<usize>,
     /// The probability of every token, with so many of the likeliest in its place, 0 to 20.
+    #[schema(maximum = 20)]
     logprobs: Option<usize>,
     /// Added to the logits of token ids, -100 to 100.
     #[schema(value_type = Option<Object>)]
@@ -98,7 +106,11 @@ impl PromptInput {
     post,
     path = "/v1/completions",
     request_body = CompletionRequest,
-    responses((status = 200, description = "A text_completion object, or such objects as events"))
+    responses((
+        status = 200,
+        description = "A text_completion object, or such objects as events",
+        content((replies::CompletionReply = "application/json"), (String = "text/event-stream"))
+    ))
 )]
 pub(crate) async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
     reply(Dialect::OpenAi, answer(app, request).await)
@@ -108,8 +120,8 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
     let request: CompletionRequest = read_json(request, app.options.max_body).await?;
     app.check_model(request.model.as_deref())?;
     request.check()?;
-    let include_usage = request.stream_options.unwrap_or_default().checked()?.include_usage;
     let streaming = request.stream.unwrap_or(false);
+    let include_usage = StreamOptions::usage(request.stream_options, streaming)?;
     let params = Params {
         max_tokens: Some(request.max_tokens.unwrap_or(MAX_TOKENS)),
         temperature: request.temperature,
@@ -182,8 +194,12 @@ impl CompletionRequest {
     }
 }
 
+/// What elsewhere is wrong with messages is wrong with the prompt here.
 fn at_prompt(error: ApiError) -> ApiError {
-    ApiError { param: error.param.map(|_| "prompt".to_owned()), ..error }
+    match error.param.as_deref() {
+        Some("messages") => ApiError { param: Some("prompt".into()), ..error },
+        _ => error,
+    }
 }
 
 /// `text_completion` events.

@@ -1,7 +1,7 @@
 //! Conversations as clients send them, to messages as chat templates take them.
 
 use serde_json::{Map, Value};
-use shamrock_text::{Message, RenderOptions};
+use shamrock_text::{Message, Prompter, RenderOptions};
 
 use crate::api::error::{ApiError, Result};
 
@@ -26,8 +26,23 @@ pub(crate) fn part_text<'a>(part: &'a Value, path: &str) -> Result<&'a str> {
         let problem = format!("{kind:?} is not supported; this model reads text only");
         return Err(ApiError::field(format!("{path}.type"), problem));
     }
+    only(part, &["type", "text", "annotations", "logprobs", "cache_control"], path)?;
     let text = part.get("text").and_then(Value::as_str);
     text.ok_or_else(|| ApiError::field(format!("{path}.text"), "must be a string"))
+}
+
+/// Refuses fields of an object that would be ignored; empty ones ask for nothing. Prefixes are kept anyway,
+/// so there is nothing to do for `cache_control`.
+pub(crate) fn only(object: &Value, known: &[&str], path: &str) -> Result<()> {
+    let empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+    let mut fields = object.as_object().into_iter().flatten();
+    match fields.find(|(name, value)| !known.contains(&name.as_str()) && !empty(value)) {
+        None => Ok(()),
+        Some((name, _)) => {
+            let problem = "this server does not support this field";
+            Err(ApiError::field(format!("{path}.{name}"), problem).code("unsupported_parameter"))
+        }
+    }
 }
 
 /// A message with a role that templates know.
@@ -46,6 +61,7 @@ pub(crate) fn message(role: &str, text: String, path: &str) -> Result<Message> {
 /// What the template is told: `effort` is OpenAI's word for how much to reason, `kwargs` are
 /// variables of the template.
 pub(crate) fn render_options(
+    prompter: &Prompter,
     effort: Option<&str>,
     kwargs: Option<Map<String, Value>>,
 ) -> Result<RenderOptions> {
@@ -60,6 +76,12 @@ pub(crate) fn render_options(
             return Err(ApiError::field(format!("chat_template_kwargs.{name}"), "is not free to set"));
         }
     }
+    if let Some(unused) = options.extra.keys().find(|name| !prompter.uses(name)) {
+        let problem = "the model's chat template does not use it";
+        let field = format!("chat_template_kwargs.{unused}");
+        return Err(ApiError::field(field, problem).code("unsupported_parameter"));
+    }
+    let field = if effort.is_some() { "reasoning_effort" } else { "chat_template_kwargs.enable_thinking" };
     let asked = match effort {
         None => None,
         Some("none") => Some(false),
@@ -75,5 +97,15 @@ pub(crate) fn render_options(
         return Err(ApiError::field("reasoning_effort", "contradicts chat_template_kwargs.enable_thinking"));
     }
     options.enable_thinking = options.enable_thinking.or(asked);
+    check_thinking(prompter, options.enable_thinking, field)?;
     Ok(options)
+}
+
+/// Refuses to ask for reasoning in `field` where the template knows of none.
+pub(crate) fn check_thinking(prompter: &Prompter, asked: Option<bool>, field: &str) -> Result<()> {
+    if asked == Some(true) && !prompter.uses("enable_thinking") {
+        let problem = "the model's chat template cannot ask for reasoning";
+        return Err(ApiError::field(field, problem).code("unsupported_value"));
+    }
+    Ok(())
 }

@@ -18,7 +18,7 @@ const COMPILING: usize = 2;
 
 /// Form of a chat completion.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields, expecting = "an object")]
 pub(crate) enum ResponseFormat {
     /// Whatever the model writes.
     Text,
@@ -33,7 +33,7 @@ pub(crate) enum ResponseFormat {
 
 /// A schema with what it is called.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 pub(crate) struct NamedSchema {
     #[serde(rename = "name")]
     _name: String,
@@ -59,7 +59,7 @@ impl ResponseFormat {
 
 /// Form of a response's text; the schema lies one level higher there.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields, expecting = "an object")]
 pub(crate) enum TextFormat {
     /// Whatever the model writes.
     Text,

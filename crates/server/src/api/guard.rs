@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
+use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -10,6 +11,30 @@ use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
 use crate::api::App;
 use crate::api::error::{ApiError, Dialect};
+
+/// Refuses requests that name another server. A page can make its own name lead to this address (DNS
+/// rebinding), and is then of the same origin for its browser; but it cannot lie about the name.
+pub(crate) async fn check_host(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    if let Some(hosts) = &app.options.hosts {
+        let asked = request.uri().authority().map(Authority::as_str);
+        let header = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default());
+        if let Some(other) = asked.into_iter().chain(header).find(|name| !is_ours(name, hosts)) {
+            let message = format!("this is not {other:?}; its names can be given with --allow-host");
+            let error = ApiError::new(StatusCode::MISDIRECTED_REQUEST, message).code("unknown_host");
+            return error.response(Dialect::of(request.uri().path()));
+        }
+    }
+    next.run(request).await
+}
+
+/// Whether a host, with a port or without, is an address, `localhost`, or one of `names`.
+fn is_ours(host: &str, names: &[String]) -> bool {
+    let Ok(authority) = host.parse::<Authority>() else { return false };
+    let host = authority.host().trim_end_matches('.');
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    let known = |name: &str| name.eq_ignore_ascii_case(host);
+    address.is_ok() || known("localhost") || names.iter().any(|name| known(name))
+}
 
 /// Lets requests to `/v1` pass that bring the key, as `Authorization: Bearer` or `x-api-key`.
 pub(crate) async fn authorize(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {

@@ -14,9 +14,10 @@ use utoipa::ToSchema;
 
 use crate::api::answer::{Ended, Update, What, ask};
 use crate::api::body::{read_json, refuse_rest};
-use crate::api::conversation::{message, part_text, text_of};
+use crate::api::conversation::{check_thinking, message, only, part_text, text_of};
 use crate::api::error::{ApiError, Dialect, Result};
 use crate::api::format::TextFormat;
+use crate::api::openapi::replies;
 use crate::api::params::{Extension, Params};
 use crate::api::stream::{Encode, stream};
 use crate::api::tools::{MessageChoice, MessageTool, ToolUse, past_call};
@@ -26,6 +27,7 @@ use crate::random::id;
 
 /// Body of a message. Fields that are not listed are refused, unless they ask for nothing.
 #[derive(Debug, Deserialize, ToSchema)]
+#[serde(expecting = "an object")]
 pub(crate) struct MessagesRequest {
     /// Name of the served model.
     model: String,
@@ -34,10 +36,13 @@ pub(crate) struct MessagesRequest {
     #[serde(default)]
     system: Value,
     /// Most tokens of the answer, reasoning included. Required, but by `count_tokens`.
+    #[schema(minimum = 1)]
     max_tokens: Option<usize>,
     stop_sequences: Option<Vec<String>>,
     stream: Option<bool>,
+    #[schema(minimum = 0)]
     temperature: Option<f32>,
+    #[schema(minimum = 0, maximum = 1)]
     top_p: Option<f32>,
     top_k: Option<usize>,
     thinking: Option<Thinking>,
@@ -55,14 +60,14 @@ pub(crate) struct MessagesRequest {
 
 /// The text's form.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 struct OutputConfig {
     format: Option<TextFormat>,
 }
 
 /// One turn.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 struct MessageInput {
     /// `user` or `assistant`.
     role: String,
@@ -73,7 +78,7 @@ struct MessageInput {
 
 /// Whether to reason. The budget is a target of that API; what is certain is `max_tokens`.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields, expecting = "an object")]
 enum Thinking {
     Enabled {
         #[serde(rename = "budget_tokens")]
@@ -88,7 +93,11 @@ enum Thinking {
     post,
     path = "/v1/messages",
     request_body = MessagesRequest,
-    responses((status = 200, description = "A message object, or the events of one"))
+    responses((
+        status = 200,
+        description = "A message object, or the events of one",
+        content((replies::MessageReply = "application/json"), (String = "text/event-stream"))
+    ))
 )]
 pub(crate) async fn messages(State(app): State<Arc<App>>, request: Request) -> Response {
     reply(Dialect::Anthropic, answer(app, request).await)
@@ -99,7 +108,7 @@ pub(crate) async fn messages(State(app): State<Arc<App>>, request: Request) -> R
     post,
     path = "/v1/messages/count_tokens",
     request_body = MessagesRequest,
-    responses((status = 200, description = "The number of input tokens"))
+    responses((status = 200, description = "The number of input tokens", body = replies::CountReply))
 )]
 pub(crate) async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Response {
     reply(Dialect::Anthropic, count(app, request).await)
@@ -190,6 +199,7 @@ impl MessagesRequest {
             given.convert(&format!("messages[{i}]"), &mut messages)?;
         }
         let enable_thinking = self.thinking.as_ref().map(|thinking| !matches!(thinking, Thinking::Disabled));
+        check_thinking(&app.prompter, enable_thinking, "thinking")?;
         Ok((messages, RenderOptions { enable_thinking, tools: tools.told(), ..RenderOptions::default() }))
     }
 }
@@ -216,8 +226,12 @@ impl MessageInput {
             let path = format!("{path}.content[{i}]");
             let text = |name: &str| block.get(name).and_then(Value::as_str);
             match text("type").unwrap_or_default() {
-                "thinking" if by_assistant => reasoning.push_str(text("thinking").unwrap_or_default()),
+                "thinking" if by_assistant => {
+                    only(block, &["type", "thinking", "signature"], &path)?;
+                    reasoning.push_str(text("thinking").unwrap_or_default());
+                }
                 "tool_use" if by_assistant => {
+                    only(block, &["type", "id", "name", "input", "caller", "cache_control"], &path)?;
                     let required = |name: &str| {
                         text(name)
                             .ok_or_else(|| ApiError::field(format!("{path}.{name}"), "must be a string"))
@@ -226,8 +240,14 @@ impl MessageInput {
                     calls.push(past_call(required("id")?, required("name")?, &input));
                 }
                 "tool_result" if !by_assistant => {
+                    only(block, &["type", "tool_use_id", "content", "is_error", "cache_control"], &path)?;
                     let content = block.get("content").cloned().unwrap_or_default();
-                    let mut result = message("tool", text_of(&content, &format!("{path}.content"))?, &path)?;
+                    let mut said = text_of(&content, &format!("{path}.content"))?;
+                    // Templates have no other place for it.
+                    if block.get("is_error") == Some(&Value::Bool(true)) {
+                        said.insert_str(0, "Error: ");
+                    }
+                    let mut result = message("tool", said, &path)?;
                     result.tool_call_id = text("tool_use_id").map(str::to_owned);
                     messages.push(result);
                     results += 1;

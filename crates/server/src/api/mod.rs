@@ -48,6 +48,10 @@ pub struct ServerOptions {
     pub api_key: Option<String>,
     /// Origins whose pages may use the API; `*` lets all.
     pub cors: Vec<String>,
+    /// Names of this server, besides `localhost` and all addresses, by which a request may ask for it;
+    /// none lets any name pass. Without them a page of a stranger whose name is made to lead here counts
+    /// as one of this server's own.
+    pub hosts: Option<Vec<String>>,
     /// Most bytes of a body.
     pub max_body: usize,
     /// Most time from a request to the end of its answer.
@@ -62,6 +66,7 @@ impl ServerOptions {
             defaults,
             api_key: None,
             cors: Vec::new(),
+            hosts: None,
             max_body: 8 << 20,
             timeout: Duration::from_secs(600),
         }
@@ -108,6 +113,7 @@ impl App {
             .method_not_allowed_fallback(not_allowed)
             .layer(from_fn_with_state(self.clone(), guard::authorize))
             .layer(cors)
+            .layer(from_fn_with_state(self.clone(), guard::check_host))
             .with_state(self)
     }
 

@@ -8,10 +8,11 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::api::error::Dialect;
+use crate::api::openapi::replies;
 use crate::api::{App, reply};
 
 /// Lists the one model.
-#[utoipa::path(get, path = "/v1/models", responses((status = 200, description = "A list of models")))]
+#[utoipa::path(get, path = "/v1/models", responses((status = 200, description = "A list of models", body = replies::ModelsReply)))]
 pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({ "object": "list", "data": [app.model()] }))
 }
@@ -21,7 +22,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
     get,
     path = "/v1/models/{id}",
     params(("id" = String, Path, description = "Name of the model")),
-    responses((status = 200, description = "The model"), (status = 404, description = "Another is served"))
+    responses((status = 200, description = "The model", body = replies::ModelReply))
 )]
 pub(crate) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
     reply(Dialect::OpenAi, app.check_model(Some(&id)).map(|()| Json(app.model()).into_response()))

@@ -28,20 +28,23 @@ const MAX_TOP_LOGPROBS: usize = 20;
 
 /// Options of block diffusion, which no other API has.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 pub(crate) struct Extension {
     /// `denoise`, `draft`, `causal` or `auto`.
     #[schema(value_type = Option<String>)]
     pub(crate) mode: Option<Mode>,
-    /// Confidence that a row of a block must exceed to be fixed, 0 to 1.
+    /// Confidence that a row of a block must exceed to be fixed, 0 to 1; in mode `denoise`.
+    #[schema(minimum = 0, maximum = 1)]
     pub(crate) threshold: Option<f32>,
-    /// Another rule for fixing rows, as `NAME:number,number`; it goes before the threshold.
+    /// Instead of a threshold another rule for fixing rows, as `NAME:number,number`.
     pub(crate) rule: Option<String>,
-    /// Rows of a denoised block, 1 to 256.
+    /// Rows of a denoised block, 1 to 256; in mode `denoise`.
+    #[schema(minimum = 1, maximum = 256)]
     pub(crate) block_size: Option<usize>,
-    /// Rows of a draft with its pending token, 2 to 256.
+    /// Rows of a draft with its pending token, 2 to 256; in modes `draft` and `auto`.
+    #[schema(minimum = 2, maximum = 256)]
     pub(crate) draft_width: Option<usize>,
-    /// When a draft is kept: `exact` or `typical`.
+    /// When a draft is kept: `exact` or, in mode `draft`, `typical`.
     pub(crate) accept: Option<String>,
     /// Stream an event for every pass.
     #[serde(default)]
@@ -49,6 +52,30 @@ pub(crate) struct Extension {
     /// Go on behind end-of-text tokens.
     #[serde(default)]
     pub(crate) ignore_eos: bool,
+}
+
+impl Extension {
+    /// Refuses what a mode has no use for, and what contradicts itself.
+    fn check(&self, mode: Mode) -> Result<()> {
+        let of_blocks = mode == Mode::Denoise;
+        let of_drafts = matches!(mode, Mode::Draft | Mode::Auto);
+        for (field, given, used) in [
+            ("threshold", self.threshold.is_some(), of_blocks),
+            ("rule", self.rule.is_some(), of_blocks),
+            ("block_size", self.block_size.is_some(), of_blocks),
+            ("draft_width", self.draft_width.is_some(), of_drafts),
+            ("accept", self.accept.is_some(), of_drafts),
+        ] {
+            if given && !used {
+                let problem = format!("has no meaning in mode {mode}");
+                return Err(ApiError::field(format!("shamrock.{field}"), problem).code("unsupported_value"));
+            }
+        }
+        if self.rule.is_some() && self.threshold.is_some() {
+            return Err(ApiError::field("shamrock.rule", "stands for a threshold; give one of the two"));
+        }
+        Ok(())
+    }
 }
 
 /// One stop string or several.
@@ -113,6 +140,7 @@ impl Params {
         let extension = self.extension.unwrap_or_default();
         let mut options = app.options.defaults.clone();
         options.mode = extension.mode.unwrap_or(options.mode);
+        extension.check(options.mode)?;
         options.rule = extension.threshold.map(Rule::threshold).or(options.rule);
         if let Some(rule) = &extension.rule {
             options.rule = Some(rule.parse().map_err(ApiError::from)?);

@@ -18,6 +18,7 @@ use crate::api::chat::NOTED;
 use crate::api::conversation::{message, render_options, text_of};
 use crate::api::error::{ApiError, Dialect, Result};
 use crate::api::format::TextFormat;
+use crate::api::openapi::replies;
 use crate::api::params::{Extension, Params};
 use crate::api::stream::stream;
 use crate::api::tools::{ResponseTool, ToolChoice, ToolUse, past_call};
@@ -28,6 +29,7 @@ use events::Events;
 
 /// Body of a response. Fields that are not listed are refused, unless they ask for nothing.
 #[derive(Debug, Deserialize, ToSchema)]
+#[serde(expecting = "an object")]
 pub(crate) struct ResponsesRequest {
     /// Name of the served model, or nothing.
     model: Option<String>,
@@ -35,9 +37,12 @@ pub(crate) struct ResponsesRequest {
     input: Value,
     /// System message.
     instructions: Option<String>,
+    #[schema(minimum = 1)]
     max_output_tokens: Option<usize>,
     stream: Option<bool>,
+    #[schema(minimum = 0)]
     temperature: Option<f32>,
+    #[schema(minimum = 0, maximum = 1)]
     top_p: Option<f32>,
     reasoning: Option<Reasoning>,
     /// What the text must be.
@@ -49,6 +54,7 @@ pub(crate) struct ResponsesRequest {
     /// Allow several calls in one response.
     parallel_tool_calls: Option<bool>,
     /// So many of the likeliest tokens in each place of the text, 0 to 20.
+    #[schema(maximum = 20)]
     top_logprobs: Option<usize>,
     /// `message.output_text.logprobs`, the probability of every token of the text; and
     /// `reasoning.encrypted_content`, which asks for nothing here.
@@ -62,7 +68,7 @@ pub(crate) struct ResponsesRequest {
 
 /// How much to reason.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 struct Reasoning {
     /// `none`, `minimal`, `low`, `medium` or `high`; all but `none` ask for reasoning.
     effort: Option<String>,
@@ -70,7 +76,7 @@ struct Reasoning {
 
 /// The text's form.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 struct Text {
     format: Option<TextFormat>,
     /// Must be `medium`.
@@ -79,7 +85,7 @@ struct Text {
 
 /// One item of the input.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 struct Item {
     #[serde(rename = "type")]
     kind: Option<String>,
@@ -104,12 +110,37 @@ struct Item {
     _phase: Option<Value>,
 }
 
+impl Item {
+    /// Refuses fields that belong to another kind of item.
+    fn check(&self, path: &str) -> Result<()> {
+        let call = self.kind.as_deref() == Some("function_call");
+        let output = self.kind.as_deref() == Some("function_call_output");
+        for (field, given, known) in [
+            ("role", self.role.is_some(), !call && !output),
+            ("content", !self.content.is_null(), !call && !output),
+            ("call_id", self.call_id.is_some(), call || output),
+            ("name", self.name.is_some(), call),
+            ("arguments", self.arguments.is_some(), call),
+            ("output", !self.output.is_null(), output),
+        ] {
+            if given && !known {
+                return Err(ApiError::field(format!("{path}.{field}"), "is no part of such an item"));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Answers an input.
 #[utoipa::path(
     post,
     path = "/v1/responses",
     request_body = ResponsesRequest,
-    responses((status = 200, description = "A response object, or the events of one"))
+    responses((
+        status = 200,
+        description = "A response object, or the events of one",
+        content((replies::ResponseReply = "application/json"), (String = "text/event-stream"))
+    ))
 )]
 pub(crate) async fn responses(State(app): State<Arc<App>>, request: Request) -> Response {
     reply(Dialect::OpenAi, answer(app, request).await)
@@ -121,8 +152,10 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
     request.check_rest()?;
     let messages = request.messages()?;
     let effort = request.reasoning.as_ref().and_then(|reasoning| reasoning.effort.clone());
-    let mut render = render_options(effort.as_deref(), None).map_err(|e| {
-        if e.param.is_some() { ApiError { param: Some("reasoning.effort".into()), ..e } } else { e }
+    let mut render = render_options(&app.prompter, effort.as_deref(), None).map_err(|e| ApiError {
+        param: Some("reasoning.effort".into()),
+        message: e.message.replacen("reasoning_effort", "reasoning.effort", 1),
+        ..e
     })?;
     let tools = ToolUse::response(
         request.tools.unwrap_or_default(),
@@ -237,6 +270,7 @@ fn convert(
         let place = if inner == "." { path.to_owned() } else { format!("{path}.{inner}") };
         ApiError::field(place, error.into_inner().to_string())
     })?;
+    item.check(path)?;
     match item.kind.as_deref() {
         None | Some("message") => {
             let role = item.role.ok_or_else(|| ApiError::field(format!("{path}.role"), "is required"))?;

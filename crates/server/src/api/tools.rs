@@ -18,7 +18,7 @@ const MAX_NAME_BYTES: usize = 64;
 
 /// A tool of a chat completion.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields, expecting = "an object")]
 pub(crate) enum ChatTool {
     /// A function.
     Function {
@@ -29,7 +29,7 @@ pub(crate) enum ChatTool {
 
 /// A function that a model may call.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 pub(crate) struct Function {
     name: String,
     description: Option<String>,
@@ -42,7 +42,7 @@ pub(crate) struct Function {
 
 /// A tool of a response; the function lies one level higher there.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields, expecting = "an object")]
 pub(crate) enum ResponseTool {
     /// A function.
     Function {
@@ -60,7 +60,7 @@ pub(crate) enum ResponseTool {
 
 /// A tool of a message.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 pub(crate) struct MessageTool {
     /// `custom`, or nothing.
     #[serde(rename = "type")]
@@ -121,14 +121,14 @@ pub(crate) enum FunctionWord {
 
 /// The name of a function.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 pub(crate) struct Name {
     name: String,
 }
 
 /// Which tool to call, in the messages API.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields, expecting = "an object")]
 pub(crate) enum MessageChoice {
     /// One, several or none.
     Auto {
@@ -314,13 +314,15 @@ fn openai(choice: Option<ToolChoice>) -> Choice {
 }
 
 fn tool(name: String, description: Option<String>, parameters: Option<Value>, strict: Option<bool>) -> Tool {
-    let nothing = || json!({ "type": "object", "properties": {} });
-    Tool {
-        name,
-        description,
-        parameters: parameters.filter(|schema| !schema.is_null()).unwrap_or_else(nothing),
-        strict: strict.unwrap_or(false),
+    let nothing = || json!({ "type": "object", "properties": {}, "additionalProperties": false });
+    let mut parameters = parameters.filter(|schema| !schema.is_null()).unwrap_or_else(nothing);
+    // Arguments are an object, also where the schema leaves them open.
+    if let Value::Object(schema) = &mut parameters
+        && !["type", "$ref", "anyOf", "oneOf", "allOf"].iter().any(|key| schema.contains_key(*key))
+    {
+        schema.insert("type".into(), "object".into());
     }
+    Tool { name, description, parameters, strict: strict.unwrap_or(false) }
 }
 
 /// A call of an earlier turn, as templates take it: the arguments as an object if they are one.

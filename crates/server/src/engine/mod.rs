@@ -63,6 +63,13 @@ impl Default for EngineOptions {
     }
 }
 
+impl EngineOptions {
+    /// Answers in the making and requests waiting, at most.
+    fn capacity(&self) -> usize {
+        self.parallel.saturating_add(self.queue)
+    }
+}
+
 /// One answer to make.
 pub struct Request {
     /// Token ids of the prompt.
@@ -83,6 +90,11 @@ pub trait Listener: Send {
 
     /// Nobody wants the answer any more. Asked before every pass, and while waiting in the queue.
     fn gone(&self) -> bool;
+
+    /// Why it is [gone](Listener::gone): its time was over, rather than that somebody left.
+    fn late(&self) -> bool {
+        false
+    }
 
     /// The answer has ended; not called for one that nobody wanted any more.
     fn end(self: Box<Self>, result: Result<Outcome, shamrock_generate::Error>);
@@ -145,6 +157,7 @@ struct Handle {
     limits: Limits,
     backend: &'static str,
     metrics: Metrics,
+    capacity: usize,
     /// Set at once; only where there is something to save.
     saving: OnceLock<JoinHandle<()>>,
 }
@@ -169,6 +182,7 @@ impl Engine {
             limits,
             backend: executor.backend(),
             metrics: metrics.clone(),
+            capacity: options.capacity(),
             saving: OnceLock::new(),
         };
         let saves = options.saved.is_some();
@@ -199,6 +213,11 @@ impl Engine {
     /// What the executor can hold.
     pub fn limits(&self) -> Limits {
         self.0.limits
+    }
+
+    /// Requests that there can be a place for at once.
+    pub fn capacity(&self) -> usize {
+        self.0.capacity
     }
 
     /// Name of the backend.

@@ -55,7 +55,7 @@ impl Queue {
             inner: Mutex::new(inner),
             wake: Condvar::new(),
             parallel: options.parallel,
-            capacity: options.parallel.saturating_add(options.queue),
+            capacity: options.capacity(),
             stall_after: options.stall_after,
             metrics,
         }
@@ -70,7 +70,7 @@ impl Queue {
         }
         if inner.load() + requests.len() > self.capacity {
             // Those that nobody waits for any more hold no place, even while the engine is busy.
-            inner.waiting.retain(|queued| !queued.request.listener.gone());
+            inner.dismiss(&self.metrics);
         }
         if inner.load() + requests.len() > self.capacity {
             let rounds = inner.load().div_ceil(self.parallel) as u32;
@@ -100,7 +100,7 @@ impl Queue {
             if inner.phase == Phase::Stopped {
                 return None;
             }
-            inner.waiting.retain(|queued| !queued.request.listener.gone());
+            inner.dismiss(&self.metrics);
             let mut taken = Vec::new();
             let mut at = 0;
             while taken.len() < room && at < inner.waiting.len() {
@@ -167,5 +167,17 @@ impl Queue {
 impl Inner {
     fn load(&self) -> usize {
         self.waiting.len() + self.active
+    }
+
+    /// Drops requests that nobody waits for any more.
+    fn dismiss(&mut self, metrics: &Metrics) {
+        self.waiting.retain(|queued| {
+            let listener = &queued.request.listener;
+            let gone = listener.gone();
+            if gone {
+                metrics.abandoned(listener.late());
+            }
+            !gone
+        });
     }
 }

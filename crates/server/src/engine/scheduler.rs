@@ -221,11 +221,13 @@ impl Scheduler {
             }
             Ok(()) => {
                 let outcome = generation.into_outcome();
-                let cancelled = outcome.finish == Finish::Cancelled && listener.gone();
-                self.metrics.ended(&outcome, cancelled);
-                if !cancelled {
-                    listener.end(Ok(outcome));
+                if outcome.finish == Finish::Cancelled && listener.gone() {
+                    self.metrics.abandoned(listener.late());
+                } else {
+                    self.metrics.finished(outcome.finish);
+                    listener.end(Ok(outcome.clone()));
                 }
+                self.metrics.ended(&outcome);
             }
         }
     }

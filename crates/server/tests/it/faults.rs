@@ -255,6 +255,9 @@ async fn an_answer_that_takes_too_long_is_given_up() {
     let events = api.post("/v1/completions", endless_body(true)).await.events();
     assert_eq!(events.last().unwrap()["error"]["code"], "timeout");
     eventually("the engine is idle", || api.app.engine().health().active == 0);
+    // Nobody left: the server gave them up.
+    eventually("both are counted", || api.metric("shamrock_answers_total{finish=\"timeout\"}") == 2.0);
+    assert_eq!(api.metric("shamrock_answers_total{finish=\"cancelled\"}"), 0.0);
 }
 
 #[tokio::test]

@@ -4,5 +4,6 @@ mod dialects;
 mod engine;
 mod faults;
 mod http;
+mod openapi;
 mod structured;
 mod support;

@@ -357,6 +357,10 @@ async fn forms_and_tools_that_cannot_be_are_refused_by_name() {
         (json!({ "logit_bias": { "99999": 1 } }), "logit_bias"),
         (json!({ "logprobs": true, "top_logprobs": 21 }), "top_logprobs"),
         (
+            json!({ "response_format": schema(json!({ "type": "integer", "minimum": 1e30 })) }),
+            "response_format",
+        ),
+        (
             json!({ "response_format": { "type": "json_object" }, "shamrock": { "ignore_eos": true } }),
             "shamrock.ignore_eos",
         ),
@@ -365,6 +369,17 @@ async fn forms_and_tools_that_cannot_be_are_refused_by_name() {
         let reply = api.post("/v1/chat/completions", with(ask(), change)).await;
         assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{field}: {}", reply.text);
         assert_eq!(reply.json()["error"]["param"], field, "{}", reply.text);
+    }
+}
+
+#[tokio::test]
+async fn a_tool_without_parameters_is_called_with_none() {
+    let api = api();
+    for function in [json!({ "name": "now" }), json!({ "name": "now", "parameters": null })] {
+        let tools = json!([{ "type": "function", "function": function }]);
+        let body =
+            with(ask(), json!({ "tools": tools, "tool_choice": "required", "parallel_tool_calls": false }));
+        assert_eq!(calls(&api, body).await, [("now".to_owned(), json!({}))]);
     }
 }
 

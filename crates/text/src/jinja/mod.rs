@@ -30,11 +30,12 @@ mod print;
 mod tests;
 mod value;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::thread;
 use std::time::SystemTime;
 
-use minijinja::machinery::{ast, parse};
+use minijinja::Environment;
+use minijinja::machinery::parse;
 use minijinja::syntax::SyntaxConfig;
 use serde_json::Map;
 
@@ -67,6 +68,8 @@ const BASE_STACK: usize = 32 << 20;
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
     source: String,
+    /// Names that it looks up and does not set itself.
+    variables: HashSet<String>,
 }
 
 impl Template {
@@ -75,9 +78,21 @@ impl Template {
             let reason = format!("{} bytes of source, over {MAX_SOURCE}", source.len());
             return Err(Error::Template { line: 0, reason });
         }
-        let template = Self { source: without_generation_tags(source) };
-        template.with_syntax_tree(|_| Ok(()))?;
+        let mut template = Self { source: without_generation_tags(source), variables: HashSet::new() };
+        template.variables = template.on_a_stack(|source| {
+            parse(source, NAME, syntax()?).map_err(|error| syntax_error(&error))?;
+            let mut environment = Environment::new();
+            environment.set_syntax(syntax()?);
+            // What the library parses but cannot compile is run here all the same.
+            let compiled = environment.template_from_named_str(NAME, source);
+            Ok(compiled.map(|template| template.undeclared_variables(false)).unwrap_or_default())
+        })?;
         Ok(template)
+    }
+
+    /// Whether it looks up a variable of this name.
+    pub(crate) fn uses(&self, variable: &str) -> bool {
+        self.variables.contains(variable)
     }
 
     /// The source as compiled.
@@ -92,7 +107,8 @@ impl Template {
     ) -> Result<String, Error> {
         let bytes: u64 = variables.values().map(text_bytes).sum();
         let units = BASE_BUDGET.saturating_add(bytes.saturating_mul(BUDGET_PER_BYTE));
-        self.with_syntax_tree(|tree| {
+        self.on_a_stack(|source| {
+            let tree = &parse(source, NAME, syntax()?).map_err(|error| syntax_error(&error))?;
             let run = || {
                 let budget = Budget::new(units);
                 let mut values = HashMap::new();
@@ -109,22 +125,16 @@ impl Template {
         })
     }
 
-    /// Parses the source and works on it, on a thread with enough stack for both. Parsing takes
-    /// less than a millisecond, and its result borrows from the source.
-    fn with_syntax_tree<T: Send>(
-        &self,
-        work: impl FnOnce(&ast::Stmt<'_>) -> Result<T, Error> + Send,
-    ) -> Result<T, Error> {
+    /// Works on the source on a thread with enough stack to parse and evaluate it. Parsing takes less
+    /// than a millisecond, and its result borrows from the source.
+    fn on_a_stack<T: Send>(&self, work: impl FnOnce(&str) -> Result<T, Error> + Send) -> Result<T, Error> {
         let failed = |reason: String| Error::Template { line: 0, reason };
         let size = BASE_STACK + self.source.len() * STACK_PER_BYTE;
         thread::scope(|scope| {
             thread::Builder::new()
                 .name("chat template".to_owned())
                 .stack_size(size)
-                .spawn_scoped(scope, || {
-                    let tree = parse(&self.source, NAME, syntax()?).map_err(|error| syntax_error(&error))?;
-                    work(&tree)
-                })
+                .spawn_scoped(scope, || work(&self.source))
                 .map_err(|error| failed(format!("no thread with a stack of {size} bytes: {error}")))?
                 .join()
                 .unwrap_or_else(|_| Err(failed("the template engine panicked".to_owned())))

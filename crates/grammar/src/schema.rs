@@ -1,0 +1,106 @@
+//! JSON schemas before the library sees them: numbers that it could not hold to are refused, and it is
+//! told how to write.
+
+use serde_json::{Map, Number, Value, json};
+
+use crate::error::{Error, Result};
+
+/// White space between the parts of a JSON text: a space, or a line break with an indentation.
+/// Boundless white space would let a model that has nothing to say go on for ever.
+const WHITE_SPACE: &str = r" |\n[ \t]{0,32}";
+
+/// The library keeps numbers as f64, in which every integer up to this one is exact. It is also as far
+/// as JSON's numbers mean the same everywhere (RFC 7493).
+const EXACT: u64 = (1 << 53) - 1;
+
+/// Numbers closer to 0 than this are none that anybody writes down, digit by digit, as the library does.
+const TINY: f64 = 1e-12;
+
+/// Keywords with numbers that bound a value.
+const BOUNDS: [&str; 5] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
+
+/// Keywords with numbers that bound how many there are, characters or items.
+const COUNTS: [&str; 6] =
+    ["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"];
+
+/// Keywords with values that are no schemas, and bind nobody.
+const NOTES: [&str; 3] = ["default", "example", "examples"];
+
+/// Keywords with schemas by name: a name among them is no keyword.
+const NAMED: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
+
+/// A schema with this crate's options for the library, whatever the source says of them.
+///
+/// # Errors
+/// [`Error::Source`] with the place of what cannot be held to.
+pub(crate) fn prepare(schema: &Value) -> Result<Value> {
+    check(schema, true, &mut Vec::new())?;
+    let mut schema = match schema {
+        Value::Object(schema) => schema.clone(),
+        Value::Bool(true) => Map::new(),
+        _ => return Err(Error::Source("a schema must be an object or `true`".into())),
+    };
+    schema.insert("x-guidance".into(), json!({ "whitespace_pattern": WHITE_SPACE }));
+    Ok(Value::Object(schema))
+}
+
+/// Refuses numbers that are too great or too small to be held to wherever they would bind a value. `keywords` says that the keys of
+/// an object are keywords rather than names; `place` is the way to it.
+fn check<'a>(value: &'a Value, keywords: bool, place: &mut Vec<&'a str>) -> Result<()> {
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                place.push(key);
+                match (key.as_str(), value) {
+                    (bound, Value::Number(number)) if BOUNDS.contains(&bound) => {
+                        let size = number.as_f64().map_or(f64::INFINITY, f64::abs);
+                        if size > EXACT as f64 {
+                            return Err(beyond(number, &format!("±{EXACT}"), place));
+                        }
+                        if size > 0.0 && size < TINY {
+                            let problem = format!("{number} is closer to 0 than {TINY:e}");
+                            return Err(Error::Source(at(place, &problem)));
+                        }
+                    }
+                    (count, Value::Number(number)) if COUNTS.contains(&count) => {
+                        if number.as_f64().is_none_or(|number| number > f64::from(u32::MAX)) {
+                            return Err(beyond(number, &u32::MAX.to_string(), place));
+                        }
+                    }
+                    ("const" | "enum", value) if keywords || !value.is_object() => literals(value, place)?,
+                    (note, _) if keywords && NOTES.contains(&note) => {}
+                    (name, value) => check(value, !(keywords && NAMED.contains(&name)), place)?,
+                }
+                place.pop();
+            }
+            Ok(())
+        }
+        Value::Array(items) => items.iter().try_for_each(|item| check(item, true, place)),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses integers beyond [`EXACT`] in values that a schema spells out.
+fn literals(value: &Value, place: &[&str]) -> Result<()> {
+    match value {
+        Value::Number(number) => {
+            let exact = number.as_i64().map(i64::unsigned_abs).or(number.as_u64()).is_none_or(|n| n <= EXACT);
+            if exact { Ok(()) } else { Err(beyond(number, &format!("±{EXACT}"), place)) }
+        }
+        Value::Array(items) => items.iter().try_for_each(|item| literals(item, place)),
+        Value::Object(fields) => fields.values().try_for_each(|field| literals(field, place)),
+        _ => Ok(()),
+    }
+}
+
+fn beyond(number: &Number, limit: &str, place: &[&str]) -> Error {
+    Error::Source(at(place, &format!("{number} is beyond {limit}, up to which numbers can be held to")))
+}
+
+/// A problem with its place as a JSON pointer, without the numbers of list items, which nobody needs to
+/// find a keyword.
+fn at(place: &[&str], problem: &str) -> String {
+    let place: String =
+        place.iter().map(|key| format!("/{}", key.replace('~', "~0").replace('/', "~1"))).collect();
+    format!("#{place}: {problem}")
+}
