@@ -35,6 +35,7 @@ impl CpuExecutor {
         let limits = Limits {
             max_context: options.max_context.unwrap_or(model.config.max_context),
             max_rows: 1024,
+            chunk_rows: 256,
             max_sequences: 1024,
         };
         let engine = Engine::new(model, options, pool);

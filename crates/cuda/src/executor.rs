@@ -24,6 +24,8 @@ use crate::{BACKEND, CudaOptions};
 
 /// Rows of a pass, at most.
 const MAX_ROWS: usize = 4096;
+/// Rows of a prompt's chunk: more are hardly faster and hold up others for longer.
+const CHUNK_ROWS: usize = 2048;
 /// Sequences open at once.
 const MAX_SEQUENCES: usize = 256;
 /// Graphs kept; all are dropped when there are more.
@@ -129,6 +131,7 @@ impl CudaExecutor {
         let limits = Limits {
             max_context: options.max_context.unwrap_or(model.config.max_context),
             max_rows: MAX_ROWS,
+            chunk_rows: CHUNK_ROWS,
             max_sequences: MAX_SEQUENCES,
         };
         let (dense_bytes, head_bytes, expert_bytes) = weight_bytes(&model);

@@ -123,7 +123,8 @@ impl Answer {
     /// Takes the next rows of the backlog into an empty plan; true when that empties the backlog.
     pub(crate) fn plan_commit(&mut self) -> bool {
         let boundary = self.checkpoints.iter().find(|&&at| at > self.length).map(|at| at - self.length);
-        let most = self.settings.chunk_rows.min(self.limits.max_rows).min(boundary.unwrap_or(usize::MAX));
+        let most = self.settings.chunk_rows.unwrap_or(self.limits.chunk_rows);
+        let most = most.min(self.limits.max_rows).min(boundary.unwrap_or(usize::MAX));
         let rows = most.min(self.backlog.len());
         let ids = self.backlog.drain(..rows).collect();
         self.plan = Plan { commit: Rows { ids, ..Rows::default() }, ..Plan::default() };

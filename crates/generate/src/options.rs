@@ -139,9 +139,10 @@ pub struct Options {
     pub ignore_eos: bool,
     /// Which work is left out because it cannot change the answer.
     pub savings: Savings,
-    /// Most prompt rows of one pass, at least 1; the executor's limit holds too. Smaller chunks let
-    /// an answer be cancelled sooner.
-    pub chunk_rows: usize,
+    /// Most prompt rows of one pass, at least 1; the executor's limit holds too, and its choice
+    /// ([`Limits::chunk_rows`](shamrock_model::Limits)) where this is `None`. Smaller chunks let an answer be
+    /// cancelled sooner.
+    pub chunk_rows: Option<usize>,
     /// Lengths of the prompt at which the session keeps a checkpoint besides the one after it, for
     /// later prompts that share so many tokens and no more: a chat template may drop the opening of
     /// the answer. In any order; those outside of the prompt are ignored.
@@ -149,9 +150,6 @@ pub struct Options {
 }
 
 impl Options {
-    /// Chunk size that keeps cancellation prompt and passes full.
-    pub const CHUNK_ROWS: usize = 512;
-
     /// Most [`alternatives`](Options::alternatives).
     pub const MAX_ALTERNATIVES: usize = 64;
 
@@ -173,7 +171,7 @@ impl Options {
             constraint: None,
             ignore_eos: false,
             savings: Savings::ALL,
-            chunk_rows: Options::CHUNK_ROWS,
+            chunk_rows: None,
             checkpoints: Vec::new(),
         }
     }
@@ -214,7 +212,7 @@ pub(crate) struct Settings {
     pub(crate) constrained: bool,
     pub(crate) ignore_eos: bool,
     pub(crate) savings: Savings,
-    pub(crate) chunk_rows: usize,
+    pub(crate) chunk_rows: Option<usize>,
 }
 
 impl Settings {
@@ -254,7 +252,7 @@ impl Settings {
     fn check(&self) -> Result<()> {
         count("block_size", self.block_size, 1, 256)?;
         count("draft_width", self.draft_width, 2, 256)?;
-        count("chunk_rows", self.chunk_rows, 1, usize::MAX)?;
+        count("chunk_rows", self.chunk_rows.unwrap_or(1), 1, usize::MAX)?;
         count("alternatives", self.alternatives, 0, Options::MAX_ALTERNATIVES)?;
         self.rule.check()?;
         if self.mode == Mode::Auto && self.accept != Accept::Exact {

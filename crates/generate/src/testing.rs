@@ -64,7 +64,8 @@ impl ScriptedExecutor {
             eos_ids: vec![Self::STOP],
             pad_id: None,
         };
-        let limits = Limits { max_context: config.max_context, max_rows: 64, max_sequences: 64 };
+        let limits =
+            Limits { max_context: config.max_context, max_rows: 64, chunk_rows: 64, max_sequences: 64 };
         ScriptedExecutor {
             script: Script { seed, agreement: None },
             config,

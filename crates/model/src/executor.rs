@@ -218,6 +218,9 @@ pub struct Limits {
     pub max_context: usize,
     /// Rows a pass may have, over all its steps; longer commits are split by the caller.
     pub max_rows: usize,
+    /// Rows of a prompt that one pass should take where nobody says otherwise: enough to use the machine
+    /// well, few enough that others need not wait long for their turn.
+    pub chunk_rows: usize,
     /// Sequences open at once.
     pub max_sequences: usize,
 }

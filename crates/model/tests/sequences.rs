@@ -9,7 +9,7 @@ use shamrock_model::{
 /// A state is the committed ids; undo data the ids of the commit.
 type Ids = Sequences<Vec<u32>, Vec<u32>>;
 
-const LIMITS: Limits = Limits { max_context: 8, max_rows: 6, max_sequences: 2 };
+const LIMITS: Limits = Limits { max_context: 8, max_rows: 6, chunk_rows: 6, max_sequences: 2 };
 
 fn config() -> Config {
     let mut hf = shamrock_testkit::json("small/hf/config.json");

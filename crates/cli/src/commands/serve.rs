@@ -49,9 +49,9 @@ pub struct ServeArgs {
     /// Requests that may wait beyond those; more are refused with 429
     #[arg(long, value_name = "N", default_value_t = 64)]
     queue: usize,
-    /// Most prompt rows of a pass while answers are streaming
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one::<usize>)]
-    chunk_rows: usize,
+    /// Most prompt rows of a pass while answers are streaming [default: what suits the backend]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<usize>)]
+    chunk_rows: Option<usize>,
     /// Memory for states of earlier prompts, in MiB; 0 keeps none
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     prefix_cache: u64,

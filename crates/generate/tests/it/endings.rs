@@ -52,7 +52,7 @@ proptest! {
         seed in any::<u64>(), prompt in prompts(20), options in options(), chunk_rows in 3..20usize,
     ) {
         let mut executor = ScriptedExecutor::new(seed);
-        let options = Options { chunk_rows, ..options };
+        let options = Options { chunk_rows: Some(chunk_rows), ..options };
         let full = cold(&mut executor, &prompt, &options);
         for breaks_at in 0.. {
             let (mut events, mut seen) = (0, Vec::new());
@@ -143,7 +143,7 @@ fn options_are_refused_by_name() {
         (Options { block_size: Some(0), ..base() }, "option block_size: 0 is out of range 1..=256"),
         (Options { block_size: Some(257), ..base() }, "option block_size: 257 is out of range 1..=256"),
         (Options { draft_width: Some(1), ..base() }, "option draft_width: 1 is out of range 2..=256"),
-        (Options { chunk_rows: 0, ..base() }, "option chunk_rows: 0 must be at least 1"),
+        (Options { chunk_rows: Some(0), ..base() }, "option chunk_rows: 0 must be at least 1"),
         (
             Options { rule: Some(Rule::threshold(1.5)), ..base() },
             "option threshold: 1.5 is out of range 0..=1",

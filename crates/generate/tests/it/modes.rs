@@ -48,7 +48,7 @@ proptest! {
         let options = Options { sampling, ..options };
         let whole = cold(&mut ScriptedExecutor::new(seed), &prompt, &options);
         let mut limited = ScriptedExecutor::new(seed).with_max_rows(max_rows);
-        assert_same(&cold(&mut limited, &prompt, &Options { chunk_rows, ..options }), &whole);
+        assert_same(&cold(&mut limited, &prompt, &Options { chunk_rows: Some(chunk_rows), ..options }), &whole);
     }
 
     #[test]
@@ -57,7 +57,7 @@ proptest! {
         rule in rules(), others in savings(), chunk_rows in 3..20usize,
     ) {
         let mut executor = ScriptedExecutor::new(seed);
-        let with = Options { sampling, rule: Some(rule), chunk_rows, savings: others, ..options };
+        let with = Options { sampling, rule: Some(rule), chunk_rows: Some(chunk_rows), savings: others, ..options };
         let (mut a, mut b) = (Session::new(), Session::new());
         let (short, _) = traced(&mut executor, &mut a, &prompt, &with);
         for saving in Saving::ALL {
@@ -188,7 +188,7 @@ proptest! {
         let mut executor = small();
         let options = Options { max_tokens: 12, ..Options::new(mode) };
         let mut session = Session::new();
-        let chunked = Options { chunk_rows, ..options.clone() };
+        let chunked = Options { chunk_rows: Some(chunk_rows), ..options.clone() };
         let (first, _) = traced(&mut executor, &mut session, &prompt, &chunked);
         assert_same(&first, &cold(&mut executor, &prompt, &options));
         let next = [&prompt[..], &first.tokens, &more].concat();
@@ -206,7 +206,7 @@ fn every_prompt_length_modulo_the_block_denoises_alike() {
     for length in 1..=ids.len() {
         let prompt = &ids[..length];
         let whole = cold(&mut executor, prompt, &options);
-        let rows = Options { chunk_rows: 1, ..options.clone() };
+        let rows = Options { chunk_rows: Some(1), ..options.clone() };
         assert_same(&cold(&mut executor, prompt, &rows), &whole);
     }
 }

@@ -64,6 +64,7 @@ impl MetalExecutor {
             let limits = Limits {
                 max_context: options.max_context.unwrap_or(model.config.max_context),
                 max_rows: MAX_ROWS,
+                chunk_rows: 256,
                 max_sequences: MAX_SEQUENCES,
             };
             let weights = &model.weights;

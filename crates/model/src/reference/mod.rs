@@ -104,6 +104,7 @@ impl ReferenceExecutor {
         let limits = Limits {
             max_context: options.max_context.unwrap_or(model.config.max_context),
             max_rows: 4096,
+            chunk_rows: 128,
             max_sequences: 1024,
         };
         Ok(ReferenceExecutor { model, pool, sequences: Sequences::new(limits) })

@@ -37,8 +37,8 @@ pub struct EngineOptions {
     pub queue: usize,
     /// Most rows of a prompt that run in one pass, at least 1; while other answers are past their
     /// prompts, also the most of all prompts together. Fewer make answers flow more evenly and
-    /// cancellation sooner, more make prompts cheaper.
-    pub chunk_rows: usize,
+    /// cancellation sooner, more make prompts cheaper; `None` leaves it to the executor.
+    pub chunk_rows: Option<usize>,
     /// Bytes of snapshots kept for prompts that share a beginning; 0 keeps none.
     pub prefix_bytes: u64,
     /// Tokens of a prompt after which another snapshot is kept on its way; 0 keeps one at its end only.
@@ -54,7 +54,7 @@ impl Default for EngineOptions {
         EngineOptions {
             parallel: 8,
             queue: 64,
-            chunk_rows: 128,
+            chunk_rows: None,
             prefix_bytes: 1 << 30,
             prefix_every: 512,
             stall_after: Duration::from_secs(120),
@@ -172,7 +172,7 @@ impl Engine {
         let limits = executor.limits();
         let options = EngineOptions {
             parallel: options.parallel.min(limits.max_sequences).max(1),
-            chunk_rows: options.chunk_rows.min(limits.max_rows).max(1),
+            chunk_rows: options.chunk_rows.map(|rows| rows.clamp(1, limits.max_rows)),
             ..options
         };
         let queue = Arc::new(Queue::new(&options, metrics.clone()));

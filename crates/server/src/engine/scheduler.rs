@@ -102,6 +102,7 @@ impl Scheduler {
 
     fn begin(&mut self, Queued { request, since }: Queued) {
         let Request { prompt, mut options, listener } = request;
+        let chunk_rows = self.chunk_rows();
         // They move to the cache after every pass, and a pass makes one at most.
         let checkpoints = usize::from(self.prefixes.is_on());
         let mut session = Session::with_options(SessionOptions { checkpoints }).with_pace(self.pace.clone());
@@ -112,7 +113,7 @@ impl Scheduler {
             tracing::warn!(%error, "a kept state of {tokens} tokens could not be restored");
             self.prefixes.remove(executor, snapshot);
         }
-        options.chunk_rows = options.chunk_rows.min(self.options.chunk_rows);
+        options.chunk_rows = Some(options.chunk_rows.unwrap_or(usize::MAX).min(chunk_rows));
         let held = session.committed().len();
         options.checkpoints.extend(self.prefixes.branch(&prompt, held));
         if let Some(before) = held.checked_div(self.options.prefix_every) {
@@ -147,12 +148,17 @@ impl Scheduler {
         }
     }
 
+    /// Most rows of a prompt in one pass.
+    fn chunk_rows(&self) -> usize {
+        self.options.chunk_rows.unwrap_or(self.executor.limits().chunk_rows)
+    }
+
     /// Runs one pass over as many answers as fit.
     fn pass(&mut self) {
         let steps: Vec<Step<'_>> = self.active.iter().filter_map(|a| a.generation.step()).collect();
         debug_assert_eq!(steps.len(), self.active.len(), "answers that have ended are not active");
         let demands: Vec<Demand> = steps.iter().map(Demand::of).collect();
-        let chosen = select(&demands, self.executor.limits().max_rows, self.options.chunk_rows);
+        let chosen = select(&demands, self.executor.limits().max_rows, self.chunk_rows());
         let steps: Vec<Step<'_>> = chosen.iter().map(|&index| steps[index]).collect();
         let results = run(&mut *self.executor, &steps, &self.metrics);
         drop(steps);

@@ -64,7 +64,7 @@ proptest! {
     ) {
         let mut alone = ScriptedExecutor::new(seed);
         let engine_options =
-            EngineOptions { parallel, chunk_rows, prefix_bytes, prefix_every, ..EngineOptions::default() };
+            EngineOptions { parallel, chunk_rows: Some(chunk_rows), prefix_bytes, prefix_every, ..EngineOptions::default() };
         let (engine, script, _) = scripted(ScriptedExecutor::new(seed), engine_options);
         let mut said: Vec<(Vec<u32>, Vec<u32>)> = Vec::new();
         for round in rounds {
@@ -148,7 +148,8 @@ fn every_prompt_length_gives_the_answer_alone() {
 fn whoever_hangs_up_costs_no_further_pass() {
     let (engine, script, gate) = scripted(ScriptedExecutor::new(3), EngineOptions::default());
     // In the prompt, in the first block, in a later one.
-    let options = Options { chunk_rows: 4, max_tokens: 100, ignore_eos: true, ..Options::new(Mode::Denoise) };
+    let options =
+        Options { chunk_rows: Some(4), max_tokens: 100, ignore_eos: true, ..Options::new(Mode::Denoise) };
     for passes in [1, 3, 12] {
         let before = gate.arrived();
         gate.close();

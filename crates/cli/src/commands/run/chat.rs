@@ -21,10 +21,6 @@ End a line with \\ to go on in the next one, or write several lines between line
 Ctrl-C stops an answer; what has been said stays.
 ";
 
-/// Most prompt rows of one pass in a chat. Ctrl-C takes effect between two passes; smaller ones
-/// would read the weights too often for the rows they carry.
-const CHUNK_ROWS: usize = 128;
-
 /// What a person entered.
 enum Input {
     Message(String),
@@ -37,7 +33,6 @@ enum Input {
 /// Chats until the person leaves.
 pub(super) fn chat(runner: &mut Runner, mut messages: Vec<Message>, path: &Path) -> Result<()> {
     runner.interrupt = interrupt::on_ctrl_c()?;
-    runner.options.chunk_rows = CHUNK_ROWS;
     let mut editor = DefaultEditor::new().context("opening the terminal")?;
     println(&format!("{}, {} mode. /help tells what you can do.", path.display(), runner.options.mode))?;
     let opening: Vec<Message> = messages.iter().take_while(|m| m.role == "system").cloned().collect();
