@@ -72,7 +72,7 @@ impl shamrock_generate::Matcher for Matcher {
             return Ok(None);
         }
         let first = self.0.compute_ff_tokens().first().copied();
-        // Tokens cannot be computed of a matcher in error, and none says nothing.
+        // A failure gives no tokens either, and leaves the matcher in error.
         self.is_over().map(|_| first)
     }
 

@@ -243,7 +243,7 @@ pub(crate) fn ask(app: &App, prompts: Vec<Prompt>, plan: Plan, raw: bool) -> Res
     let (count, capacity) = (prompts.len() * plan.n, app.engine.capacity());
     if count > capacity {
         let problem = format!("{count} answers at once; this server has room for {capacity}");
-        return Err(ApiError::field("n", problem));
+        return Err(ApiError::field("n", problem).code("unsupported_value"));
     }
     let mut requests = Vec::new();
     for prompt in prompts {

@@ -184,6 +184,11 @@ fn unix_time() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
+/// A number as it was written: the shortest decimal that is this f32, not the f64 next to it.
+fn decimal(number: f32) -> Value {
+    number.to_string().parse::<f64>().map_or(Value::Null, Value::from)
+}
+
 fn reply(dialect: Dialect, result: Result<Response>) -> Response {
     result.unwrap_or_else(|error| error.response(dialect))
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::api::error::Dialect;
 use crate::api::openapi::replies;
-use crate::api::{App, reply};
+use crate::api::{App, decimal, reply};
 
 /// Lists the one model.
 #[utoipa::path(get, path = "/v1/models", responses((status = 200, description = "A list of models", body = replies::ModelsReply)))]
@@ -41,7 +41,7 @@ impl App {
                 "max_context": self.engine.limits().max_context,
                 "mode": self.options.defaults.mode,
                 "block_size": config.block.as_ref().map(|block| block.block_size),
-                "threshold": config.block.as_ref().map(|block| block.threshold),
+                "threshold": config.block.as_ref().map(|block| decimal(block.threshold)),
             },
         })
     }

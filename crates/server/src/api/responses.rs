@@ -23,7 +23,7 @@ use crate::api::params::{Extension, Params};
 use crate::api::stream::stream;
 use crate::api::tools::{ResponseTool, ToolChoice, ToolUse, past_call};
 use crate::api::usage::Usage;
-use crate::api::{App, reply, unix_time};
+use crate::api::{App, decimal, reply, unix_time};
 use crate::random::id;
 use events::Events;
 
@@ -200,12 +200,12 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
         "previous_response_id": null,
         "reasoning": { "effort": effort, "summary": null },
         "store": false,
-        "temperature": plan.temperature(),
+        "temperature": decimal(plan.temperature()),
         "text": shown,
         "tool_choice": choice,
         "tools": tools_shown(&told),
         "top_logprobs": plan.top_logprobs,
-        "top_p": plan.top_p(),
+        "top_p": decimal(plan.top_p()),
         "truncation": "disabled",
         "usage": null,
     });

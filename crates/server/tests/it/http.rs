@@ -261,7 +261,9 @@ async fn only_known_models_and_places_answer() {
     let other = api.post("/v1/chat/completions", with(ask("Hello"), json!({ "model": "gpt-4" }))).await;
     assert_eq!(other.status, StatusCode::NOT_FOUND);
     assert_eq!(other.json()["error"]["code"], "model_not_found");
-    assert_eq!(api.get("/v1/models").await.json()["data"][0]["id"], "clover-nano");
+    let models = api.get("/v1/models").await.json();
+    assert_eq!(models["data"][0]["id"], "clover-nano");
+    assert_eq!(models["data"][0]["shamrock"]["threshold"], 0.9, "as it is written in the model's file");
     assert_eq!(api.get("/v1/models/clover-nano").await.status, StatusCode::OK);
     assert_eq!(api.get("/v1/models/x").await.status, StatusCode::NOT_FOUND);
     let nowhere = api.get("/v1/nothing").await;
