@@ -2,8 +2,9 @@
 # Checks the Metal executor on Linux, as far as a machine without Metal can: tools/metal-linux/README.md
 # says what each part proves and what it does not.
 #   tools/metal-check-linux.sh [--work DIR] [--darwin]
-# Needs x86-64, cargo, and root or sudo for the Debian packages that it installs. --darwin also checks the
-# types of crate and tests for aarch64-apple-darwin against the real bindings (850 MB of toolchain in DIR).
+# Needs x86-64, cargo, and root or sudo for the Debian packages that it installs. --darwin also generates code for
+# aarch64-apple-darwin, of the crate with its tests and benches and of the whole program, against the real bindings
+# (850 MB of toolchain in DIR).
 set -euo pipefail
 kit=$(cd "$(dirname "$0")" && pwd)/metal-linux
 source "$kit/lib.sh"
@@ -21,7 +22,7 @@ part() { printf '== %s (%d s so far)\n' "$*" "$SECONDS"; }
 
 part "address spaces of the kernels"
 # As `native/kernel.rs` puts them together.
-(cd "$crate/kernels" && cat common.metal norm.metal gemm.metal attention.metal gdn.metal moe.metal head.metal) > "$WORK/kernels.metal"
+(cd "$crate/kernels" && cat common.metal norm.metal gemm.metal attention.metal gdn.metal route.metal moe.metal head.metal) > "$WORK/kernels.metal"
 "$kit/check-msl.sh" --work "$WORK" "$WORK/kernels.metal"
 
 part "kernels in four orders, and the executor over the stand-in"
@@ -37,7 +38,9 @@ part "lints"
 "$kit/run-stand-in.sh" --work "$WORK" "$crate" clippy --all-targets
 
 if [[ $darwin == 1 ]]; then
-  part "types for aarch64-apple-darwin"
-  "$kit/darwin/cargo-darwin.sh" --work "$WORK" check "$crate" --all-targets
+  part "code for aarch64-apple-darwin: crate, tests and benches"
+  "$kit/darwin/build-darwin.sh" --work "$WORK" "$crate" --locked --all-targets
+  part "code for aarch64-apple-darwin: the program"
+  "$kit/darwin/build-darwin.sh" --work "$WORK" "$crate/../cli" --locked --bin shamrock
 fi
 part "all passed"

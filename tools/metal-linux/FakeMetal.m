@@ -2,13 +2,17 @@
 // Only the methods below exist; another one raises "does not recognize selector". Misuse that Metal's
 // validation layer would report prints one line and aborts.
 // MSL_SHIM (folder of the shim) and CLANGXX come from test-fake-metal.sh.
+#define _GNU_SOURCE
 #define object_getClass gcc_inline_object_getClass
 #import <Foundation/Foundation.h>
 #undef object_getClass
 #include <dlfcn.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,6 +42,11 @@ size_t fake_metal_take_peak(void) {
     size_t p = peak;
     peak = 0;
     return p;
+}
+// Whether kernels are compiled with AddressSanitizer.
+bool fake_metal_is_sanitized(void) {
+    const char* flags = getenv("FAKE_METAL_CFLAGS");
+    return flags && strstr(flags, "-fsanitize=address");
 }
 // Bytes of the no-copy buffers that live.
 size_t fake_metal_viewed(void) { return viewed; }
@@ -101,9 +110,28 @@ void _Block_object_dispose(const void* o, int f) {}
     NSUInteger n;
     struct Block* dealloc_;
     BOOL own;
+    void* twin; // what kernels reach a no-copy buffer by its address through, if it was asked for
 }
 @end
+// Kernels that are handed an address, and not a buffer, may only follow it where the command buffer makes the
+// buffer resident: its pages are mapped a second time, and closed but for that time.
+static void stray(int signal) {
+    static const char say[] = "FakeMetal: a kernel followed an address to memory that is not resident\n";
+    write(2, say, sizeof say - 1);
+    _exit(134);
+}
 @implementation FMBuffer
+- (uint64_t)gpuAddress {
+    if (own) return (uint64_t)p; // the heap, which AddressSanitizer watches
+    if (!twin) {
+        signal(SIGSEGV, stray);
+        signal(SIGBUS, stray);
+        twin = mremap(p, 0, n, MREMAP_MAYMOVE);
+        if (twin == MAP_FAILED) FAIL(@"no second mapping of a no-copy buffer: it must be of a shared mapping");
+        mprotect(twin, n, PROT_NONE);
+    }
+    return (uint64_t)twin;
+}
 - (void*)contents {
     return p;
 }
@@ -113,6 +141,7 @@ void _Block_object_dispose(const void* o, int f) {}
 - (void)dealloc {
     if (own) free(p);
     else viewed -= n;
+    if (twin) munmap(twin, n);
     if (dealloc_) {
         dealloc_->invoke(dealloc_, p, n);
         _Block_release(dealloc_);
@@ -182,12 +211,14 @@ typedef struct {
     size_t tg[8];
     unsigned ntg;
     uint32_t g[3], t[3];
+    const uint32_t* indirect; // where g is found when it runs
     BOOL concurrent, barrier; // barrier: what came before must be done
 } Disp;
 @interface FMCommandBuffer : NSObject {
   @public
     Disp* d;
     unsigned n;
+    NSMutableSet* resident; // by useResources
     NSMutableArray* keep; // the data of setBytes; the buffers, where references are retained
     BOOL retains;
     NSError* error;
@@ -229,8 +260,25 @@ typedef struct {
 - (void)memoryBarrierWithScope:(NSUInteger)s {
     cur.barrier = YES;
 }
+- (void)useResources:(FMBuffer* const*)r count:(NSUInteger)n usage:(NSUInteger)u {
+    if (u != 1) FAIL(@"useResources with usage %lu: the stand-in knows reading only", (unsigned long)u);
+    for (NSUInteger i = 0; i < n; i++) {
+        [cb->resident addObject:[NSValue valueWithPointer:r[i]]];
+        if (cb->retains) [cb->keep addObject:r[i]];
+    }
+}
+- (void)dispatchThreadgroupsWithIndirectBuffer:(FMBuffer*)b
+                          indirectBufferOffset:(NSUInteger)o
+                         threadsPerThreadgroup:(MTLSize)t {
+    if (o % 4 || o + 12 > b->n) FAIL(@"no room for a grid at %lu of %lu bytes", (unsigned long)o, (unsigned long)b->n);
+    if (cb->retains) [cb->keep addObject:b];
+    cur.indirect = (const uint32_t*)((char*)b->p + o);
+    [self dispatchThreadgroups:(MTLSize){1, 1, 1} threadsPerThreadgroup:t];
+    cur.indirect = 0;
+}
 - (void)dispatchThreadgroups:(MTLSize)g threadsPerThreadgroup:(MTLSize)t {
     if (!cur.p) FAIL(@"dispatch without a pipeline");
+    if (!g.width || !g.height || !g.depth) FAIL(@"%@: no threadgroups", cur.p->name);
     cur.g[0] = g.width;
     cur.g[1] = g.height;
     cur.g[2] = g.depth;
@@ -251,12 +299,19 @@ typedef struct {
     e->cur.concurrent = t == 1;
     e->cur.barrier = YES; // an encoder starts after the one before it
     if (!keep) keep = [NSMutableArray new];
+    if (!resident) resident = [NSMutableSet new];
     return e;
 }
 - (id)computeCommandEncoder {
     return [self computeCommandEncoderWithDispatchType:0];
 }
 static void run(Disp* d) {
+    if (d->indirect) { // not written yet, or garbage, if beyond what a grid may be
+        memcpy(d->g, d->indirect, sizeof d->g);
+        for (int i = 0; i < 3; i++)
+            if (d->g[i] > 1 << 20) FAIL(@"%@: an indirect grid of %u threadgroups", d->p->name, d->g[i]);
+        if (!d->g[0] || !d->g[1] || !d->g[2]) return;
+    }
     int rc = d->p->launch([d->p->name UTF8String], d->b, d->tg, d->ntg, d->g, d->t, 2, order);
     if (rc) FAIL(@"%@: %@", d->p->name, rc == 2 ? @"over 1024 threads in a threadgroup" : @"no such kernel");
 }
@@ -275,6 +330,13 @@ static void run(Disp* d) {
             bytes += b->n;
             if (!b->own) views += b->n;
         }
+    for (NSValue* key in resident) {
+        FMBuffer* b = [key pointerValue];
+        if (b->twin) mprotect(b->twin, b->n, PROT_READ);
+        if ([used containsObject:key]) continue;
+        bytes += b->n;
+        if (!b->own) views += b->n;
+    }
     [pool release];
     if (views > peak) peak = views;
     BOOL told = fail_in && --fail_in == 0;
@@ -296,6 +358,10 @@ static void run(Disp* d) {
         i = j;
     }
     clock_gettime(CLOCK_MONOTONIC, &b);
+    for (NSValue* key in resident) {
+        FMBuffer* held = [key pointerValue];
+        if (held->twin) mprotect(held->twin, held->n, PROT_NONE);
+    }
     t0 = a.tv_sec + a.tv_nsec * 1e-9;
     t1 = b.tv_sec + b.tv_nsec * 1e-9;
     if (!status) status = 4; // completed
@@ -317,6 +383,7 @@ static void run(Disp* d) {
 - (void)dealloc {
     free(d);
     [keep release];
+    [resident release];
     [error release];
     [super dealloc];
 }

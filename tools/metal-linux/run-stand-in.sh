@@ -26,13 +26,20 @@ gccdir=$(dirname "$(gcc -print-libgcc-file-name)")
   "$KIT/FakeMetal.m" -o "$F/FakeMetal.o"
 
 # 2. copies of three binding crates: no framework link attribute; GNUstep's ABI, with classes looked up by name
-# The cfg goes to the workspace's own crates only, so that what they depend on is shared with plain builds.
+# The cfg goes to the crate alone, so that all others are shared with plain builds; and to cargo's question for cfgs.
+package=$(sed -n 's/^name = "\(.*\)"/\1/p' Cargo.toml | head -1)
 cat > "$F/rustc" <<R
 #!/bin/sh
-exec "\$@" --cfg metal_host "-Lnative=$gccdir" "-Clink-arg=$F/FakeMetal.o" -Clink-arg=-lgnustep-base -Clink-arg=-lobjc
+case "\$CARGO_PKG_NAME \$*" in
+"$package "* | *"--crate-name ___ "*)
+  exec '$(rustc --print sysroot)/bin/rustc' "\$@" --cfg metal_host "-Lnative=$gccdir" "-Clink-arg=$F/FakeMetal.o" \
+    -Clink-arg=-lgnustep-base -Clink-arg=-lobjc ;;
+esac
+exec '$(rustc --print sysroot)/bin/rustc' "\$@"
 R
 chmod +x "$F/rustc"
-export RUSTC_WORKSPACE_WRAPPER=$F/rustc # where cargo looks for cfgs too
+unset RUSTC_WORKSPACE_WRAPPER
+export RUSTC=$F/rustc
 target=$(rustc -vV | sed -n 's/^host: //p')
 meta=$F/metadata.json
 cargo metadata --format-version 1 --filter-platform "$target" > "$meta" || die "cargo metadata failed in $crate"
@@ -83,8 +90,14 @@ rm -rf "$FAKE_METAL_CACHE"
 mkdir "$FAKE_METAL_CACHE"
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-1} # GNUstep starts up on one thread
 sub=${cmd[0]}
-if [[ $sub == clippy ]]; then # is such a wrapper itself, so it goes inside ours
-  sed -i "s#exec \"\$@\"#exec '$(rustc --print sysroot)/bin/clippy-driver' \"\$@\" -D warnings#" "$F/rustc"
+if [[ $sub == clippy ]]; then # runs instead of rustc in the workspace's crates, so it must add the cfg
+  cat > "$F/clippy" <<R
+#!/bin/sh
+[ "\$CARGO_PKG_NAME" != "$package" ] || exec '$($RUSTC --print sysroot)/bin/clippy-driver' "\$@" --cfg metal_host -D warnings
+exec "\$@"
+R
+  chmod +x "$F/clippy"
+  export RUSTC_WORKSPACE_WRAPPER=$F/clippy
   cargo check "${patches[@]}" "${cmd[@]:1}"
 else
   cargo "$sub" "${patches[@]}" "${cmd[@]:1}"

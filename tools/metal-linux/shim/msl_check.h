@@ -30,6 +30,7 @@ template <> inline float4 mk_float4(uchar4 x) { return __builtin_convertvector(x
 #define METAL_FUNC inline
 namespace metal {
 enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2 };
+mem_flags operator|(mem_flags, mem_flags);
 void threadgroup_barrier(mem_flags);
 void simdgroup_barrier(mem_flags);
 #define MSL_V1(N) template <class T> T N(T);

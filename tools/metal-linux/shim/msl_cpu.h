@@ -56,6 +56,12 @@ struct Simd {
     alignas(16) uint8_t result[2][64]; // of a reduction, which the first lane to go on computes for all
     uint32_t result_of[2];             // 1 + its generation
     const void* op;
+    static constexpr uint32_t MATRICES = 64;
+    float matrices[MATRICES][64]; // of the lanes together
+    uint32_t matrix_ops;          // operations on them that were begun
+    uint32_t matrix_floor;        // that all lanes have come through, at least
+    uint32_t matrix_end;          // of a lane that has returned
+    const void* matrix_sites[1024];
 };
 struct Fiber {
     void* sp;
@@ -65,6 +71,8 @@ struct Fiber {
     Simd* simd;
     uint32_t simd_gen, tg_gen;
     uint32_t index;
+    uint32_t matrix_ops; // operations that this lane has come through
+    uint32_t matrix_top; // matrices of it that live
 };
 struct Group {
     uint3 group_id, groups, tpg;
@@ -81,6 +89,7 @@ extern thread_local Group* grp;
 void yield_(); // to the scheduler
 [[noreturn]] void die(const char* why);
 void* tg_get(unsigned id, size_t n, size_t al);
+void let_lanes_catch_up(uint32_t op); // so that no lane is further ahead than call sites are remembered
 
 inline void simd_complete(Simd* s) {
     s->mask[s->gen++ & 1] = s->waiting;
@@ -241,90 +250,94 @@ MSL_OP inline bool simd_any(bool v) {
     return false;
 }
 
-// ---- simdgroup_matrix: 8x8 over 32 lanes, two neighbouring elements of one row per lane (Apple's layout)
-template <class T, int R, int C> struct vec_elems {
-    T e[2];
-    T& operator[](int i) { return e[i]; }
-    const T& operator[](int i) const { return e[i]; }
-};
-inline int frag_row(unsigned l) {
-    unsigned q = l / 4;
-    return (q & 4) + (l / 2) % 4;
+// ---- simdgroup_matrix: 8x8. A matrix of a SIMD group lives once, in the group: lanes come through the same
+// operations in the same order, so the first lane to reach one does it and the others only count it. Each lane's
+// object is a number in the group's stack of matrices, which constructors and destructors keep. Stores are
+// meetings. A lane that skips an operation, or does another, is found at its next one or at its end.
+} // namespace metal
+namespace msl {
+// Announces an operation; true in the lane that is to do it.
+[[gnu::always_inline]] inline bool matrix_op(const void* site) {
+    Simd* s = cur->simd;
+    uint32_t n = cur->matrix_ops++;
+    if (n >= s->matrix_end) die("simdgroup_matrix operation that a lane has returned without");
+    if (n >= s->matrix_floor + 1024) let_lanes_catch_up(n);
+    const void*& known = s->matrix_sites[n % 1024];
+    if (n == s->matrix_ops) {
+        s->matrix_ops++;
+        known = site;
+        return true;
+    }
+    if (known != site) die("simdgroup_matrix operation reached from different call sites (divergent control flow)");
+    return false;
 }
-inline int frag_col(unsigned l) {
-    unsigned q = l / 4;
-    return (q & 2) * 2 + (l % 2) * 2;
+[[gnu::always_inline]] inline uint32_t matrix_push() {
+    uint32_t at = cur->matrix_top++;
+    if (at >= Simd::MATRICES) die("more simdgroup matrices alive than the shim has room for");
+    return at;
 }
+} // namespace msl
+namespace metal {
 template <class T, int R, int C> struct simdgroup_matrix {
     static_assert(R == 8 && C == 8, "only 8x8");
-    vec_elems<T, R, C> v;
-    simdgroup_matrix() { memset(&v, 0xff, sizeof v); } // uninitialised = NaN
-    explicit simdgroup_matrix(T d) {
-        unsigned l = msl::cur->lane;
-        for (int i = 0; i < 2; i++) v.e[i] = (frag_row(l) == frag_col(l) + i) ? d : T(0);
+    uint32_t at = msl::matrix_push(); // of the group's stack; it holds floats whatever T is
+    MSL_OP simdgroup_matrix() { // uninitialised: NaN
+        if (msl::matrix_op(MSL_SITE)) memset(e(), 0xff, 64 * sizeof(float));
     }
-    vec_elems<T, R, C>& thread_elements() { return v; }
+    MSL_OP explicit simdgroup_matrix(T d) { // diagonal
+        if (msl::matrix_op(MSL_SITE))
+            for (int i = 0; i < 64; i++) e()[i] = i % 9 == 0 ? float(d) : 0.0f;
+    }
+    simdgroup_matrix(const simdgroup_matrix& m) { *this = m; }
+    MSL_OP simdgroup_matrix& operator=(const simdgroup_matrix& m) {
+        if (msl::matrix_op(MSL_SITE)) memcpy(e(), m.e(), 64 * sizeof(float));
+        return *this;
+    }
+    ~simdgroup_matrix() { msl::cur->matrix_top--; }
+    float* e() const { return msl::cur->simd->matrices[at]; }
 };
-template <class T, int R, int C> simdgroup_matrix<T, R, C> make_filled_simdgroup_matrix(T x) {
+template <class T, int R, int C> MSL_OP simdgroup_matrix<T, R, C> make_filled_simdgroup_matrix(T x) {
     simdgroup_matrix<T, R, C> m;
-    m.v.e[0] = m.v.e[1] = x;
+    if (msl::matrix_op(MSL_SITE))
+        for (int i = 0; i < 64; i++) m.e()[i] = float(x);
     return m;
 }
 using simdgroup_float8x8 = simdgroup_matrix<float, 8, 8>;
 using simdgroup_half8x8 = simdgroup_matrix<half, 8, 8>;
 using simdgroup_bfloat8x8 = simdgroup_matrix<bfloat, 8, 8>;
 typedef ulong ulong2v __attribute__((ext_vector_type(2)));
-inline void all_lanes(uint32_t mask) {
-    if (mask != ~0u) msl::die("simdgroup_matrix op with missing lanes");
-}
 template <class T> MSL_OP void simdgroup_load(simdgroup_matrix<T, 8, 8>& d, const T* p, ulong ld = 8,
                                               ulong2v o = ulong2v{0, 0}, bool tr = false) {
-    all_lanes(msl::simd_rendezvous(MSL_SITE));
-    unsigned l = msl::cur->lane;
-    int r = frag_row(l), c = frag_col(l);
-    for (int i = 0; i < 2; i++) {
-        ulong rr = tr ? c + i : r, cc = tr ? r : c + i;
-        d.v.e[i] = p[(o.y + rr) * ld + o.x + cc];
-    }
+    if (!msl::matrix_op(MSL_SITE)) return;
+    for (ulong r = 0; r < 8; r++)
+        for (ulong c = 0; c < 8; c++) d.e()[r * 8 + c] = float(p[(o.y + (tr ? c : r)) * ld + o.x + (tr ? r : c)]);
 }
 template <class T> MSL_OP void simdgroup_store(const simdgroup_matrix<T, 8, 8>& s, T* p, ulong ld = 8,
                                                ulong2v o = ulong2v{0, 0}, bool tr = false) {
-    all_lanes(msl::simd_rendezvous(MSL_SITE));
-    unsigned l = msl::cur->lane;
-    int r = frag_row(l), c = frag_col(l);
-    for (int i = 0; i < 2; i++) {
-        ulong rr = tr ? c + i : r, cc = tr ? r : c + i;
-        p[(o.y + rr) * ld + o.x + cc] = s.v.e[i];
-    }
+    bool mine = msl::matrix_op(MSL_SITE);
+    if (msl::simd_rendezvous(MSL_SITE) != ~0u) msl::die("simdgroup_store with missing lanes");
+    if (!mine) return;
+    for (ulong r = 0; r < 8; r++)
+        for (ulong c = 0; c < 8; c++) p[(o.y + (tr ? c : r)) * ld + o.x + (tr ? r : c)] = T(s.e()[r * 8 + c]);
 }
 template <class D, class A, class B, class C> MSL_OP void
 simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
                               const simdgroup_matrix<B, 8, 8>& b, const simdgroup_matrix<C, 8, 8>& c) {
-    struct P {
-        float a[2], b[2];
-    } p{{float(a.v.e[0]), float(a.v.e[1])}, {float(b.v.e[0]), float(b.v.e[1])}};
-    auto v = msl::publish(p, MSL_SITE);
-    all_lanes(v.mask);
-    unsigned l = msl::cur->lane;
-    int r = frag_row(l), cc = frag_col(l);
-    // lane that holds (row, col): invert the layout
-    auto lane_of = [](int r, int c) {
-        return ((r & 4) << 2) | ((c & 4) << 1) | ((r & 3) << 1) | ((c >> 1) & 1);
-    };
-    float s0 = float(c.v.e[0]), s1 = float(c.v.e[1]);
-    for (int k = 0; k < 8; k++) {
-        float av = v[lane_of(r, k)].a[k & 1];
-        P q = v[lane_of(k, cc)];
-        s0 += av * q.b[0];
-        s1 += av * q.b[1];
-    }
-    d.v.e[0] = D(s0);
-    d.v.e[1] = D(s1);
+    if (!msl::matrix_op(MSL_SITE)) return;
+    typedef float Row __attribute__((ext_vector_type(8), aligned(4)));
+    Row rows[8], sum[8];
+    memcpy(rows, b.e(), sizeof rows);
+    memcpy(sum, c.e(), sizeof sum);
+    for (int r = 0; r < 8; r++)
+        for (int k = 0; k < 8; k++) sum[r] += a.e()[r * 8 + k] * rows[k];
+    memcpy(d.e(), sum, sizeof sum);
+    if constexpr (!std::is_same_v<D, float>)
+        for (int i = 0; i < 64; i++) d.e()[i] = float(D(d.e()[i]));
 }
-template <class D, class A, class B> [[clang::always_inline]] inline void simdgroup_multiply(simdgroup_matrix<D, 8, 8>& d,
-                                                             const simdgroup_matrix<A, 8, 8>& a,
-                                                             const simdgroup_matrix<B, 8, 8>& b) {
-    simdgroup_matrix<D, 8, 8> z = make_filled_simdgroup_matrix<D, 8, 8>(D(0));
+template <class D, class A, class B>
+MSL_OP void simdgroup_multiply(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
+                               const simdgroup_matrix<B, 8, 8>& b) {
+    simdgroup_matrix<D, 8, 8> z(D(0));
     simdgroup_multiply_accumulate(d, a, b, z);
 }
 

@@ -59,6 +59,8 @@ void* tg_get(unsigned id, size_t n, size_t al) {
 static void finish() {
     Fiber* f = cur;
     Simd* s = f->simd;
+    if (s->matrix_ops != f->matrix_ops) die("a lane returned without a simdgroup_matrix operation of others");
+    s->matrix_end = f->matrix_ops;
     f->st = DONE;
     s->live--;
     grp->live--;
@@ -74,6 +76,18 @@ static void entry() {
     finish();
 }
 static const size_t STACK = 64 * 1024;
+static thread_local std::vector<Fiber>* fibers;
+void let_lanes_catch_up(uint32_t op) {
+    uint32_t from = cur->index / 32 * 32, to = std::min(from + 32, grp->nthreads);
+    for (uint32_t turns = 0;; turns++) {
+        uint32_t floor = ~0u;
+        for (uint32_t i = from; i < to; i++) floor = std::min(floor, (*fibers)[i].matrix_ops);
+        cur->simd->matrix_floor = floor;
+        if (op < floor + 1024) return;
+        if (turns > 1000) die("simdgroup_matrix operations that other lanes do not come to");
+        yield_();
+    }
+}
 struct Worker {
     uint8_t* stacks = nullptr;
     size_t n = 0;
@@ -130,11 +144,14 @@ struct Worker {
         g.tg_gen = 0;
         grp = &g;
         cur_fn = fn;
+        fibers = &f;
         for (unsigned i = 0; i < nsg; i++) {
             unsigned l = std::min(32u, g.nthreads - i * 32);
             s[i].live = l;
             s[i].arrived = s[i].waiting = s[i].gen = 0;
             s[i].result_of[0] = s[i].result_of[1] = 0;
+            s[i].matrix_ops = s[i].matrix_floor = 0;
+            s[i].matrix_end = ~0u;
         }
         for (unsigned i = 0; i < g.nthreads; i++) {
             Fiber& x = f[i];
@@ -143,6 +160,7 @@ struct Worker {
             x.sg = i >> 5;
             x.simd = &s[i >> 5];
             x.index = i;
+            x.matrix_ops = x.matrix_top = 0;
             x.tid = uint3{i % g.tpg.x, i / g.tpg.x % g.tpg.y, i / (g.tpg.x * g.tpg.y)};
             void** sp = (void**)(stacks + (i + 1) * STACK);
             *--sp = nullptr;
