@@ -25,17 +25,25 @@ part() {
     part rustc --version
     part cargo test --locked -p shamrock-metal -- --test-threads 1
     part cargo build --release --locked -p shamrock-cli
+    part cargo bench --locked -p shamrock-metal
     for mode in causal draft denoise; do
         part "$shamrock" eval --backend metal --mode "$mode" --json
     done
     part "$shamrock" bench --backend metal --rows 1,8,32 --commit 32,256
+    part "$shamrock" bench --backend metal --precision f32 --rows 1,8,32 --commit 32,256
+    part "$shamrock" bench --backend metal --routing device --rows 1,8,32 --commit 32,256
+    part "$shamrock" bench --backend metal --routing device --json --rows 1,32 --commit 256
+    part "$shamrock" bench --backend metal --json --rows 1,32 --commit 256
     part "$shamrock" bench --backend metal --profile --rows 1,32 --commit 256
+    part "$shamrock" bench --backend metal --profile --routing device --rows 1,32 --commit 256
     part "$shamrock" bench --backend cpu --rows 1,8,32 --commit 32,256
     if [ -n "${LARGE:-}" ]; then
         part "$shamrock" synth "$out/clover-35b.cmf" --seed 1
         for views in 2G 6G 10G; do
             part "$shamrock" bench "$out/clover-35b.cmf" --backend metal --expert-views "$views" --rows 1,32 --commit 256
         done
+        part "$shamrock" bench "$out/clover-35b.cmf" --backend metal --no-prefetch --rows 1,32 --commit 256
+        part "$shamrock" bench "$out/clover-35b.cmf" --backend metal --json --rows 1,32 --commit 256
         rm -f "$out/clover-35b.cmf"
     fi
     [ "$failed" = 0 ] && echo "all passed" || echo "something failed, see above"

@@ -50,6 +50,15 @@ pub enum Storage {
     F32,
 }
 
+/// Where a Mac's GPU has its experts chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Routing {
+    /// By the processor, layer by layer, which views the experts that are missing.
+    Host,
+    /// By the GPU, which then waits for no one: all experts must fit --expert-views.
+    Device,
+}
+
 /// Flags of every command that runs a model.
 #[derive(Args, Clone, Debug)]
 pub struct EngineArgs {
@@ -79,6 +88,12 @@ pub struct EngineArgs {
     /// Memory for experts in use on a Mac's GPU, like 6G: views of the file beyond it are let go of
     #[arg(long, value_name = "BYTES", default_value = "6G", help_heading = "Engine", value_parser = parse_bytes)]
     pub expert_views: u64,
+    /// Who chooses experts for a Mac's GPU
+    #[arg(long, value_enum, default_value = "host", help_heading = "Engine")]
+    pub routing: Routing,
+    /// Leave the experts that a Mac's GPU will likely want next to be fetched when it does
+    #[arg(long, help_heading = "Engine")]
+    pub no_prefetch: bool,
     /// Device memory for routed experts, like 6GiB, where they do not all fit: others come from the file
     /// when they are needed [default: what is free]
     #[arg(long, value_name = "BYTES", help_heading = "Engine", value_parser = parse_bytes)]
@@ -129,15 +144,25 @@ impl EngineArgs {
         })
     }
 
-    /// Products on Metal are f32 whatever `--precision` says.
     fn metal(&self, model: ModelFile) -> Result<Box<dyn Executor>> {
         let kv = match self.storage() {
             Storage::F16 => shamrock_metal::KvPrecision::Half,
             Storage::F32 => shamrock_metal::KvPrecision::Full,
         };
+        let precision = match self.precision {
+            Arithmetic::Int8 => shamrock_metal::Precision::Half,
+            Arithmetic::F32 => shamrock_metal::Precision::Full,
+        };
+        let routing = match self.routing {
+            Routing::Host => shamrock_metal::Routing::Host,
+            Routing::Device => shamrock_metal::Routing::Device,
+        };
         let options = MetalOptions {
             max_context: self.max_context(),
+            precision,
             kv,
+            routing,
+            prefetch: !self.no_prefetch,
             expert_views: usize::try_from(self.expert_views).unwrap_or(usize::MAX),
             profile: self.profile,
         };

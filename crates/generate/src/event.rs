@@ -122,10 +122,14 @@ pub(crate) fn cost<S: Serializer>(stats: &PassStats, serializer: S) -> Result<S:
     map.serialize_entry("device_us", &micros(stats.device))?;
     map.serialize_entry("host_us", &micros(stats.host))?;
     map.serialize_entry("routing_us", &micros(stats.routing))?;
+    map.serialize_entry("fill_us", &micros(stats.fill))?;
+    map.serialize_entry("waits", &stats.waits)?;
+    map.serialize_entry("waiting_us", &micros(stats.waiting))?;
     map.serialize_entry("weight_bytes", &stats.weight_bytes)?;
     map.serialize_entry("distinct_experts", &stats.distinct_experts)?;
     map.serialize_entry("expert_hits", &stats.expert_hits)?;
     map.serialize_entry("expert_misses", &stats.expert_misses)?;
+    map.serialize_entry("fill_bytes", &stats.fill_bytes)?;
     if !stats.stages.is_empty() {
         map.serialize_entry("stages_us", &Stages(&stats.stages))?;
     }

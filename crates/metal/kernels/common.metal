@@ -60,6 +60,13 @@ template <> struct Stored<Q8_ROW> {
     }
 };
 
+// Of eight columns, in q8_2f.
+inline void factors8(Matrix m, uint col, thread float4& a, thread float4& b) {
+    device const half* f = (device const half*)(m.bytes + (ulong)m.rows * m.cols + 2 * (ulong)m.rows) + col;
+    a = float4(float(f[0]), float(f[1]), float(f[2]), float(f[3]));
+    b = float4(float(f[4]), float(f[5]), float(f[6]), float(f[7]));
+}
+
 // A q8_row payload, then f16 factor[cols].
 template <> struct Stored<Q8_2F> {
     static void ladder(Matrix m, uint row, threadgroup float* rungs, device const float* exp2s) {
@@ -67,9 +74,10 @@ template <> struct Stored<Q8_2F> {
     }
     static void decode8(Matrix m, uint row, uint col, threadgroup const float* rungs, thread float4& a, thread float4& b) {
         Stored<Q8_ROW>::decode8(m, row, col, rungs, a, b);
-        device const half* f = (device const half*)(m.bytes + (ulong)m.rows * m.cols + 2 * (ulong)m.rows) + col;
-        a *= float4(float(f[0]), float(f[1]), float(f[2]), float(f[3]));
-        b *= float4(float(f[4]), float(f[5]), float(f[6]), float(f[7]));
+        float4 fa, fb;
+        factors8(m, col, fa, fb);
+        a *= fa;
+        b *= fb;
     }
 };
 

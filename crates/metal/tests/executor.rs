@@ -2,14 +2,21 @@
 //! stand-in of `tools/metal-linux`, whose command buffers run the kernels on the CPU.
 #![cfg(any(target_os = "macos", metal_host))]
 
-use shamrock_metal::{KvPrecision, MetalExecutor, MetalOptions};
+use shamrock_metal::{KvPrecision, MetalExecutor, MetalOptions, Precision, Routing};
 use shamrock_model::weights::{LayerWeights, Matrix, MixerWeights};
 use shamrock_model::{Executor, ModelFile, PassStats, Score, Scored, Step};
 use shamrock_testkit::{Backend, Tolerance, conformance, fixture, laws};
 
 /// States and arithmetic in f32.
-const EXACT: MetalOptions =
-    MetalOptions { max_context: None, kv: KvPrecision::Full, expert_views: 6 << 30, profile: false };
+const EXACT: MetalOptions = MetalOptions {
+    max_context: None,
+    precision: Precision::Full,
+    kv: KvPrecision::Full,
+    routing: Routing::Host,
+    prefetch: true,
+    expert_views: 6 << 30,
+    profile: false,
+};
 /// Pages that buffers over the file begin and end at.
 const PAGE: usize = 16 << 10;
 
@@ -36,14 +43,13 @@ fn keeps_the_laws_of_the_seam() {
     laws::all(&backend("metal", EXACT).laws(f32_rounding));
 }
 
-/// With keys and values in half precision a last bit of difference moves a rounding of 2^-11: these random
-/// models amplify it to some hundredths of a logit.
+/// With inputs, keys and values in half precision a last bit of difference moves a rounding of 2^-11: these random
+/// models amplify it to some hundredths of a logit. Experts are chosen on the device.
 #[test]
-fn keeps_the_laws_with_half_precision_keys() {
+fn keeps_the_laws_in_half_precision() {
     let half_rounding = Tolerance { logits: 0.1, kv: 2e-2, gdn: 5e-3 };
-    laws::all(
-        &backend("metal (f16 keys)", MetalOptions { kv: KvPrecision::Half, ..EXACT }).laws(half_rounding),
-    );
+    let options = MetalOptions { routing: Routing::Device, ..MetalOptions::default() };
+    laws::all(&backend("metal (f16)", options).laws(half_rounding));
 }
 
 /// Bytes of the pages around a matrix.
@@ -118,17 +124,57 @@ fn any_budget_gives_the_same_numbers() {
     }
 }
 
+/// Whether experts are chosen on the host or on the device makes no difference but in waits. On a Mac's own
+/// exponential function two experts could change places that are equal to the last digits.
+#[test]
+fn routing_on_the_device_gives_the_same_numbers() {
+    let cases = [("small", Precision::Full), ("awkward", Precision::Half), ("kernel", Precision::Half)];
+    for (folder, precision) in cases {
+        let (model, ids) = (model(folder), (1..40).collect::<Vec<u32>>());
+        let on_host = MetalOptions { precision, ..EXACT };
+        let on_device = MetalOptions { routing: Routing::Device, ..on_host };
+        let layers = model.config.layers.len() as u64;
+        let (want, plain) = answers(&mut MetalExecutor::new(model.clone(), &on_host).unwrap(), &ids);
+        let (got, stats) = answers(&mut MetalExecutor::new(model, &on_device).unwrap(), &ids);
+        assert!(got == want, "{folder}, {precision:?}");
+        assert_eq!(stats.distinct_experts, plain.distinct_experts);
+        assert_eq!(stats.weight_bytes, plain.weight_bytes);
+        assert_eq!((stats.expert_hits, stats.expert_misses), (plain.distinct_experts, 0));
+        // Two passes; up to 64 scored rows share the last wait.
+        assert_eq!((plain.waits, stats.waits), (2 * (layers + 1), 2), "{folder}");
+    }
+}
+
+/// Refused when it is opened, with what to do.
+#[test]
+fn routing_on_the_device_needs_all_experts() {
+    let model = model("small");
+    let all: usize = model.weights.layers.iter().map(|layer| experts_of(&model, layer)).sum();
+    let open = |expert_views| {
+        MetalExecutor::new(model.clone(), &MetalOptions { routing: Routing::Device, expert_views, ..EXACT })
+    };
+    assert_eq!(open(all).unwrap().expert_bytes(), all);
+    let error = open(all - 1).err().unwrap().to_string();
+    assert!(error.contains("beyond --expert-views") && error.contains("--routing host"), "{error}");
+}
+
 /// With stages measured one by one the numbers are the same, and there is a time for each stage.
 #[test]
 fn profiles_name_every_stage() {
+    for routing in [Routing::Host, Routing::Device] {
+        profiles_name_every_stage_of(&MetalOptions { routing, ..EXACT });
+    }
+}
+
+fn profiles_name_every_stage_of(options: &MetalOptions) {
     let model = model("small");
-    let mut plain = MetalExecutor::new(model.clone(), &EXACT).unwrap();
-    let mut profiling = MetalExecutor::new(model, &MetalOptions { profile: true, ..EXACT }).unwrap();
+    let mut plain = MetalExecutor::new(model.clone(), options).unwrap();
+    let mut profiling = MetalExecutor::new(model, &MetalOptions { profile: true, ..*options }).unwrap();
     let ((want, none), (got, stats)) = (answers(&mut plain, &[1, 2, 3]), answers(&mut profiling, &[1, 2, 3]));
     assert_eq!(got, want);
     assert!(none.stages.is_empty());
     let names: Vec<&str> = stats.stages.iter().map(|(name, _)| *name).collect();
-    let stages = [
+    let mut stages = vec![
         "norm + router",
         "gdn mixers",
         "attention mixers",
@@ -138,6 +184,7 @@ fn profiles_name_every_stage() {
         "combine",
         "head",
     ];
+    stages.extend((options.routing == Routing::Device).then_some("gather"));
     assert!(stages.iter().all(|stage| names.contains(stage)), "{names:?}");
     assert_eq!(stats.stages.iter().map(|(_, time)| *time).sum::<std::time::Duration>(), stats.device);
 }
@@ -155,6 +202,9 @@ mod stand_in {
         safe fn fake_metal_take_peak() -> usize;
         safe fn fake_metal_viewed() -> usize;
     }
+
+    /// The host chooses experts, and waits for every layer and for the head; the device chooses, and the host waits once.
+    const ROUTINGS: [MetalOptions; 2] = [EXACT, MetalOptions { routing: Routing::Device, ..EXACT }];
 
     /// Whether something failed on the device.
     fn failed<T>(result: &shamrock_model::Result<T>) -> bool {
@@ -203,32 +253,37 @@ mod stand_in {
 
     #[test]
     fn a_failing_preview_leaves_the_state_as_it_was() {
-        let mut executor = MetalExecutor::new(model("small"), &EXACT).unwrap();
-        let seq = executor.open().unwrap();
-        executor.run(&[Step::commit(seq, &[1, 2, 3], Score::None)]).unwrap();
-        let state = executor.export(seq).unwrap();
-        let preview = Step::preview(seq, &[310; 8], Score::Logits { rows: &[0, 5] });
-        let want = executor.run(&[preview]).unwrap().outputs;
-        // One command buffer a layer, and one with the head.
-        for n in 1..=executor.config().layers.len() as u32 + 1 {
-            fake_metal_fail_in(n);
-            assert!(failed(&executor.run(&[preview])), "command buffer {n}");
-            assert_eq!(executor.export(seq).unwrap(), state, "command buffer {n}");
-            assert_eq!(executor.run(&[preview]).unwrap().outputs, want, "command buffer {n}");
+        for options in ROUTINGS {
+            let mut executor = MetalExecutor::new(model("small"), &options).unwrap();
+            let seq = executor.open().unwrap();
+            executor.run(&[Step::commit(seq, &[1, 2, 3], Score::None)]).unwrap();
+            let state = executor.export(seq).unwrap();
+            let preview = Step::preview(seq, &[310; 8], Score::Logits { rows: &[0, 5] });
+            let pass = executor.run(&[preview]).unwrap();
+            for n in 1..=pass.stats.waits as u32 {
+                fake_metal_fail_in(n);
+                assert!(failed(&executor.run(&[preview])), "command buffer {n}");
+                assert_eq!(executor.export(seq).unwrap(), state, "command buffer {n}");
+                assert_eq!(executor.run(&[preview]).unwrap().outputs, pass.outputs, "command buffer {n}");
+            }
         }
     }
 
     #[test]
     fn a_failing_commit_loses_its_sequence_and_no_other() {
-        let mut executor = MetalExecutor::new(model("small"), &EXACT).unwrap();
+        ROUTINGS.iter().for_each(a_failing_commit_loses_its_sequence);
+    }
+
+    fn a_failing_commit_loses_its_sequence(options: &MetalOptions) {
+        let mut executor = MetalExecutor::new(model("small"), options).unwrap();
         let (seq, other) = (executor.open().unwrap(), executor.open().unwrap());
         let first = Step::commit(seq, &[1, 2, 3], Score::None);
         executor.run(&[first, Step::commit(other, &[4, 5], Score::None)]).unwrap();
         let (state, others) = (executor.export(seq).unwrap(), executor.export(other).unwrap());
         let commit = Step::commit(seq, &[6, 7], Score::Logits { rows: &[1] });
         let company = Step::preview(other, &[310; 8], Score::None);
-        let want = executor.run(&[commit, company]).unwrap().outputs;
-        for n in 1..=executor.config().layers.len() as u32 + 1 {
+        let pass = executor.run(&[commit, company]).unwrap();
+        for n in 1..=pass.stats.waits as u32 {
             executor.import(seq, &state).unwrap();
             fake_metal_fail_in(n);
             assert!(failed(&executor.run(&[commit, company])), "command buffer {n}");
@@ -236,7 +291,11 @@ mod stand_in {
             assert!(matches!(executor.export(seq), Err(Error::LostSequence(_))));
             assert_eq!(executor.export(other).unwrap(), others);
             executor.import(seq, &state).unwrap();
-            assert_eq!(executor.run(&[commit, company]).unwrap().outputs, want, "after command buffer {n}");
+            assert_eq!(
+                executor.run(&[commit, company]).unwrap().outputs,
+                pass.outputs,
+                "after command buffer {n}"
+            );
         }
         // A rewind that fails loses it too; nothing to replay needs no device.
         executor.import(seq, &state).unwrap();
@@ -253,9 +312,11 @@ mod stand_in {
         let seq = executor.open().unwrap();
         let preview = Step::preview(seq, &[310; 8], Score::Logits { rows: &[0] });
         let enough = fake_metal_set_working_set(100_000);
-        let refused = executor.run(&[preview]);
+        let (refused, routing) = (executor.run(&[preview]), MetalExecutor::new(model("small"), &ROUTINGS[1]));
         fake_metal_set_working_set(enough);
         assert!(failed(&refused), "{refused:?}");
+        let error = routing.err().unwrap().to_string();
+        assert!(error.contains("the device can keep") && error.contains("--routing host"), "{error}");
         executor.run(&[preview]).unwrap();
     }
 

@@ -171,6 +171,12 @@ pub struct PassStats {
     pub host: Duration,
     /// Part of `host` or `device` spent choosing experts.
     pub routing: Duration,
+    /// Part of `host` spent getting experts' weights that the device did not hold.
+    pub fill: Duration,
+    /// Times the host waited for the device.
+    pub waits: u64,
+    /// How long it waited, the device's time included.
+    pub waiting: Duration,
     /// Bytes of weights read.
     pub weight_bytes: u64,
     /// Distinct routed experts, summed over layers.
@@ -179,6 +185,9 @@ pub struct PassStats {
     pub expert_hits: u64,
     /// Experts whose weights had to be viewed or fetched.
     pub expert_misses: u64,
+    /// Bytes that those misses added to what the device holds: newly viewed where memory is shared, sent
+    /// to the device's cache where it is not.
+    pub fill_bytes: u64,
     /// Times per stage when profiling is on, in the order they first ran.
     pub stages: Vec<(&'static str, Duration)>,
 }
@@ -189,10 +198,14 @@ impl PassStats {
         self.device += other.device;
         self.host += other.host;
         self.routing += other.routing;
+        self.fill += other.fill;
+        self.waits += other.waits;
+        self.waiting += other.waiting;
         self.weight_bytes += other.weight_bytes;
         self.distinct_experts += other.distinct_experts;
         self.expert_hits += other.expert_hits;
         self.expert_misses += other.expert_misses;
+        self.fill_bytes += other.fill_bytes;
         for (stage, time) in &other.stages {
             match self.stages.iter_mut().find(|(name, _)| name == stage) {
                 Some((_, total)) => *total += *time,

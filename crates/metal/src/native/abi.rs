@@ -15,6 +15,18 @@ macro_rules! kernel_struct {
 
 kernel_struct!(/// `gemm_*`.
 Gemm { rows: u32, outs: u32, cols: u32 });
+kernel_struct!(/// `route_softmax` and `route_choose`.
+Route { experts: u32, top_k: u32, rows: u32, norm: u32 });
+kernel_struct!(/// `route_coreset`.
+Coreset { experts: u32, top_k: u32, top_p_low: u32, top_p_high: u32 });
+kernel_struct!(/// `route_panels`.
+Panels { experts: u32, top_k: u32, rows: u32, width: u32, hidden: u32 });
+kernel_struct!(/// Rows of a previewed block.
+RowRange { row0: u32, rows: u32 });
+kernel_struct!(/// An expert's rows.
+Panel { expert: u32, first: u32, rows: u32 });
+kernel_struct!(/// Grid of an indirect dispatch.
+Groups { x: u32, y: u32, z: u32 });
 kernel_struct!(/// `norm`.
 Norm { width: u32, eps: f32, add: u32 });
 kernel_struct!(/// `silu_up`.

@@ -1,4 +1,4 @@
-//! One device: its queue, its kernels and its memory.
+//! One device: its queue, its kernels, its memory, and the work that is sent to it.
 //!
 //! Nothing runs on the device but between [`Work::wait`]'s commit and its return, so that the host
 //! may look at and change all memory at any other time.
@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::Duration;
 
 use block2::RcBlock;
 use bytemuck::Pod;
@@ -16,15 +15,18 @@ use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::{NSError, NSString};
 use objc2_metal::{
-    MTLBarrierScope, MTLBuffer, MTLCommandBuffer, MTLCommandBufferStatus, MTLCommandEncoder, MTLCommandQueue,
-    MTLCompileOptions, MTLComputeCommandEncoder, MTLComputePipelineState, MTLCreateSystemDefaultDevice,
-    MTLDevice, MTLDispatchType, MTLLanguageVersion, MTLLibrary, MTLMathMode, MTLResourceOptions, MTLSize,
+    MTLBuffer, MTLCommandQueue, MTLCompileOptions, MTLComputePipelineState, MTLCreateSystemDefaultDevice,
+    MTLDevice, MTLLanguageVersion, MTLLibrary, MTLMathMode, MTLResourceOptions,
 };
 use shamrock_cmf::Container;
 use shamrock_model::{Error, Result};
 
 use super::kernel::{Kernel, SOURCE};
-use crate::BACKEND;
+use crate::{BACKEND, Precision};
+
+mod work;
+
+pub(crate) use work::{Grid, Work};
 
 // `MTLCreateSystemDefaultDevice` finds no device in programs that do not link this framework.
 #[cfg(target_vendor = "apple")]
@@ -97,6 +99,12 @@ impl Buffer {
         self.write(0, values.len()).copy_from_slice(values);
     }
 
+    /// Address of its contents on the device, for kernels that find it in a table: [`Device::hold`] must have
+    /// been told of it.
+    pub(crate) fn address(&self) -> u64 {
+        self.raw.gpuAddress()
+    }
+
     /// What a kernel gets from byte `offset` on.
     pub(crate) fn at(&self, offset: usize) -> At<'_> {
         At { buffer: self, offset }
@@ -121,16 +129,19 @@ pub(crate) struct Device {
     device: Object<dyn MTLDevice>,
     queue: Object<dyn MTLCommandQueue>,
     pipelines: HashMap<Kernel, Object<dyn MTLComputePipelineState>>,
+    /// What every command buffer keeps resident, beside what it binds.
+    held: Vec<Buffer>,
+    precision: Precision,
     /// `[2^16]`: two to the power of each half, correctly rounded, which no device function is.
     pub(crate) exp2: Buffer,
 }
 
 impl Device {
-    /// Opens the system's device and compiles kernels.
+    /// Opens the system's device and compiles kernels, whose products are in this precision.
     ///
     /// # Errors
     /// [`Error::Device`] when there is no device or the compiler refuses.
-    pub(crate) fn open(kernels: &[Kernel]) -> Result<Device> {
+    pub(crate) fn open(kernels: &[Kernel], precision: Precision) -> Result<Device> {
         let device = MTLCreateSystemDefaultDevice().ok_or_else(|| failure("there is no Metal device"))?;
         let queue = device.newCommandQueue().ok_or_else(|| failure("the device gives no command queue"))?;
         let options = MTLCompileOptions::new();
@@ -154,7 +165,7 @@ impl Device {
         for (bits, value) in exp2.write::<f32>(0, 1 << 16).iter_mut().enumerate() {
             *value = f16::from_bits(bits as u16).to_f64().exp2() as f32;
         }
-        Ok(Device { device, queue, pipelines, exp2 })
+        Ok(Device { device, queue, pipelines, held: Vec::new(), precision, exp2 })
     }
 
     /// Bytes that the device can keep wired at a time.
@@ -225,9 +236,10 @@ impl Device {
         Ok(Buffer { raw, len })
     }
 
-    /// Starts encoding; with `profile` every stage runs on its own.
-    pub(crate) fn work(&self, profile: bool) -> Work<'_> {
-        Work { device: self, open: None, stage: "", profile, times: Times::default() }
+    /// Has every command buffer from now on keep this resident, so that kernels may reach it by its address.
+    pub(crate) fn hold<'a>(&mut self, buffers: impl IntoIterator<Item = &'a Buffer>) {
+        self.held
+            .extend(buffers.into_iter().map(|buffer| Buffer { raw: buffer.raw.clone(), len: buffer.len }));
     }
 
     /// Makes a new queue: after a failure the old one may refuse what comes next.
@@ -247,157 +259,4 @@ fn allocate(device: &ProtocolObject<dyn MTLDevice>, bytes: usize) -> Result<Buff
         .newBufferWithLength_options(len, MTLResourceOptions::StorageModeShared)
         .ok_or_else(|| failure(format!("{bytes} bytes of memory are not to be had")))?;
     Ok(Buffer { raw, len })
-}
-
-/// Size of a dispatch: threadgroups, and threads in each.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Grid {
-    pub(crate) groups: (usize, usize, usize),
-    pub(crate) threads: usize,
-}
-
-impl Grid {
-    pub(crate) fn new(groups: (usize, usize, usize), threads: usize) -> Grid {
-        Grid { groups, threads }
-    }
-
-    /// One thread for each of `count` things.
-    pub(crate) fn flat(count: usize) -> Grid {
-        Grid::new((count.div_ceil(64), 1, 1), 64)
-    }
-}
-
-/// What work cost.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Times {
-    /// Time the device computed.
-    pub(crate) device: Duration,
-    /// The same by stage, when profiling.
-    pub(crate) stages: Vec<(&'static str, Duration)>,
-}
-
-struct Open {
-    command: Object<dyn MTLCommandBuffer>,
-    encoder: Object<dyn MTLComputeCommandEncoder>,
-}
-
-/// Dispatches on their way to the device.
-///
-/// They run concurrently but for [`barrier`](Work::barrier), and begin when [`wait`](Work::wait) is
-/// called. What is dropped before has not run.
-pub(crate) struct Work<'d> {
-    device: &'d Device,
-    open: Option<Open>,
-    stage: &'static str,
-    profile: bool,
-    pub(crate) times: Times,
-}
-
-impl<'d> Work<'d> {
-    /// The device's table of powers of two.
-    pub(crate) fn exp2(&self) -> At<'d> {
-        (&self.device.exp2).into()
-    }
-
-    /// Names what comes next, in profiles and in errors.
-    ///
-    /// # Errors
-    /// Those of [`wait`](Work::wait), when profiling.
-    pub(crate) fn stage(&mut self, stage: &'static str) -> Result<()> {
-        if self.profile {
-            self.wait()?;
-        }
-        self.stage = stage;
-        Ok(())
-    }
-
-    /// What comes next reads what came before, or writes over what that read.
-    pub(crate) fn barrier(&mut self) {
-        if let Some(open) = &self.open {
-            open.encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);
-        }
-    }
-
-    /// Encodes a kernel: `parameters` at buffer 0, `buffers` from 1 on.
-    ///
-    /// # Errors
-    /// [`Error::Device`] when the device gives no command buffer.
-    pub(crate) fn dispatch<P: Pod>(
-        &mut self,
-        kernel: Kernel,
-        grid: Grid,
-        parameters: &P,
-        buffers: &[At<'_>],
-    ) -> Result<()> {
-        let pipeline = self
-            .device
-            .pipelines
-            .get(&kernel)
-            .ok_or_else(|| failure(format!("{kernel:?} was not compiled")))?;
-        let (x, y, z) = grid.groups;
-        if x * y * z == 0 {
-            return Ok(());
-        }
-        let open = match &mut self.open {
-            Some(open) => open,
-            none => none.insert(Open::new(self.device)?),
-        };
-        let encoder = &open.encoder;
-        encoder.setComputePipelineState(pipeline);
-        // SAFETY: `parameters` is plain data that the call copies.
-        unsafe { encoder.setBytes_length_atIndex(NonNull::from(parameters).cast(), size_of::<P>(), 0) };
-        for (i, at) in buffers.iter().enumerate() {
-            assert!(at.offset < at.buffer.len, "{kernel:?}: buffer {} starts past its end", i + 1);
-            // SAFETY: the offset is inside the buffer, which the command buffer retains; that a kernel keeps
-            // to the rest of it is checked by running all kernels under AddressSanitizer.
-            unsafe { encoder.setBuffer_offset_atIndex(Some(&at.buffer.raw), at.offset, i + 1) };
-        }
-        let size = |width, height, depth| MTLSize { width, height, depth };
-        encoder.dispatchThreadgroups_threadsPerThreadgroup(size(x, y, z), size(grid.threads, 1, 1));
-        Ok(())
-    }
-
-    /// Runs what was encoded and waits for it.
-    ///
-    /// # Errors
-    /// [`Error::Device`] when the device could not do it; what it has written by then is undefined.
-    pub(crate) fn wait(&mut self) -> Result<()> {
-        let Some(open) = self.open.take() else { return Ok(()) };
-        open.encoder.endEncoding();
-        open.command.commit();
-        open.command.waitUntilCompleted();
-        if open.command.status() == MTLCommandBufferStatus::Error {
-            let why = open.command.error().map_or_else(|| "for no stated reason".into(), |e| say(&e));
-            return Err(failure(format!("a command buffer failed ({}): {why}", self.stage)));
-        }
-        let seconds = open.command.GPUEndTime() - open.command.GPUStartTime();
-        let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-        self.times.device += time;
-        if self.profile {
-            match self.times.stages.iter_mut().find(|(name, _)| *name == self.stage) {
-                Some((_, total)) => *total += time,
-                None => self.times.stages.push((self.stage, time)),
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Open {
-    fn new(device: &Device) -> Result<Open> {
-        let none = || failure("the device gives no command buffer");
-        let command = device.queue.commandBuffer().ok_or_else(none)?;
-        let encoder =
-            command.computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent).ok_or_else(none)?;
-        Ok(Open { command, encoder })
-    }
-}
-
-impl Drop for Work<'_> {
-    fn drop(&mut self) {
-        // Metal aborts on an encoder that is released before it has ended.
-        if let Some(open) = &self.open {
-            open.encoder.endEncoding();
-        }
-    }
 }

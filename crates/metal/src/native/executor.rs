@@ -1,5 +1,6 @@
 //! The seam.
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use objc2::rc::autoreleasepool;
@@ -12,6 +13,7 @@ use shamrock_model::{
 
 use super::attention::splits;
 use super::device::Device;
+use super::device_routing::DeviceRouting;
 use super::experts::RoutingStats;
 use super::geometry::{check, dense_matrices};
 use super::head::Scoring;
@@ -19,10 +21,11 @@ use super::kernel::Kernel;
 use super::parameters::Parameters;
 use super::pass::Pass;
 use super::plan::Plan;
+use super::prefetch::Prefetch;
 use super::state::{DeviceState, States};
 use super::views::Views;
 use super::workspace::{HEAD_ROWS, Room, Workspace};
-use crate::{BACKEND, MetalOptions};
+use crate::{BACKEND, MetalOptions, Routing};
 
 /// Rows of a pass, at most: a block of 256 and as many committed rows. `gdn_block` counts on it.
 const MAX_ROWS: usize = 512;
@@ -39,6 +42,8 @@ pub struct MetalExecutor {
 /// Everything but the sequences.
 struct Engine {
     // Dropped in this order: the device last.
+    prefetch: Option<Prefetch>,
+    device_routing: Option<DeviceRouting>,
     views: Views,
     space: Workspace,
     parameters: Parameters,
@@ -59,8 +64,20 @@ impl MetalExecutor {
     pub fn new(model: ModelFile, options: &MetalOptions) -> Result<Self> {
         autoreleasepool(|_| {
             let encodings = check(&model)?;
-            let kernels = Kernel::needed(&encodings, model.config.gdn.key_dim, options.kv);
-            let device = Device::open(&kernels)?;
+            let mut kernels =
+                Kernel::needed(&encodings, model.config.gdn.key_dim, options.kv, options.precision);
+            let on_device = options.routing == Routing::Device;
+            if on_device {
+                let of_experts: HashSet<_> =
+                    DeviceRouting::encodings(&model)?.into_iter().flatten().collect();
+                kernels.extend(Kernel::routing(&Vec::from_iter(of_experts), options.precision));
+            }
+            let mut device = Device::open(&kernels, options.precision)?;
+            let mut views = Views::new(&device, &model, options.expert_views)?;
+            let device_routing = on_device
+                .then(|| DeviceRouting::new(&mut device, &mut views, &model, options.expert_views))
+                .transpose()?;
+            let prefetch = options.prefetch && !on_device;
             let limits = Limits {
                 max_context: options.max_context.unwrap_or(model.config.max_context),
                 max_rows: MAX_ROWS,
@@ -71,7 +88,9 @@ impl MetalExecutor {
             let bytes = |m| weights.tensor(m).bytes.len() as u64;
             let config = model.config.clone();
             let engine = Engine {
-                views: Views::new(&device, &model, options.expert_views)?,
+                prefetch: prefetch.then(|| Prefetch::new(&model)).transpose()?,
+                device_routing,
+                views,
                 space: Workspace::new(&device, &model.config, Room::default())?,
                 parameters: Parameters::new(&device, weights)?,
                 options: *options,
@@ -142,6 +161,8 @@ impl Engine {
             states,
             plan: &plan,
             kv: self.options.kv,
+            device_routing: self.device_routing.as_ref(),
+            prefetch: self.prefetch.as_mut(),
             splits,
             work: self.device.work(self.options.profile),
             routing: RoutingStats::default(),
@@ -153,10 +174,14 @@ impl Engine {
             device: times.device,
             host: start.elapsed().saturating_sub(times.device),
             routing: routing.time,
+            fill: routing.fill,
+            waits: times.waits,
+            waiting: times.waiting,
             weight_bytes: self.dense_bytes + head + routing.bytes,
             distinct_experts: routing.distinct,
             expert_hits: routing.found.hits,
             expert_misses: routing.found.misses,
+            fill_bytes: routing.found.bytes,
             stages: times.stages,
         };
         Ok(PassOutput { outputs, stats })

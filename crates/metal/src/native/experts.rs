@@ -7,16 +7,48 @@ use shamrock_model::routing::{coreset, route, softmax_rows};
 use shamrock_model::{Part, Result};
 
 use super::abi;
-use super::device::Grid;
+use super::device::{Buffer, Grid};
 use super::kernel::Kernel;
 use super::lru::Found;
 use super::pass::Pass;
+use super::views::{Expert, View};
+use super::workspace::Workspace;
 
-/// What routing decided for a layer: each expert, ascending, with its stretch of the pairs.
-#[derive(Default)]
-pub(crate) struct Routed {
-    experts: Vec<(u32, Range<usize>)>,
-    pairs: usize,
+/// What routing decided for a layer.
+pub(crate) enum Routed {
+    /// The host knows: each expert, ascending, with its stretch of the pairs.
+    Host(Vec<(u32, Range<usize>)>),
+    /// The device has it in its tables.
+    Device,
+}
+
+/// One of an expert's matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    Gate,
+    Up,
+    Down,
+}
+
+impl Which {
+    pub(crate) const ALL: [Which; 3] = [Which::Gate, Which::Up, Which::Down];
+
+    pub(crate) fn of(self, expert: &Expert) -> &View {
+        match self {
+            Which::Gate => &expert.gate,
+            Which::Up => &expert.up,
+            Which::Down => &expert.down,
+        }
+    }
+
+    /// What it multiplies, the index of each pair's row in that, and where the products go, by pair.
+    pub(crate) fn operands(self, space: &Workspace) -> (&Buffer, &Buffer, &Buffer) {
+        match self {
+            Which::Gate => (&space.normed, &space.pair_rows, &space.gate),
+            Which::Up => (&space.normed, &space.pair_rows, &space.up),
+            Which::Down => (&space.gate, &space.identity, &space.routed),
+        }
+    }
 }
 
 /// What routing cost over a pass.
@@ -25,6 +57,8 @@ pub(crate) struct RoutingStats {
     pub(crate) time: Duration,
     pub(crate) distinct: u64,
     pub(crate) found: Found,
+    /// Time for views of experts that were missing.
+    pub(crate) fill: Duration,
     /// Bytes of the experts' weights.
     pub(crate) bytes: u64,
 }
@@ -57,14 +91,20 @@ impl Pass<'_> {
         self.routing.time += start.elapsed();
 
         let wanted: Vec<u32> = experts.iter().map(|(expert, _)| *expert).collect();
+        let start = Instant::now();
+        if let Some(prefetch) = &mut self.prefetch {
+            prefetch.chosen(layer, &wanted, |expert| self.views.has(expert));
+        }
         let found = self.views.acquire(self.device, layer, &wanted)?;
+        self.routing.fill += start.elapsed();
         self.routing.found.hits += found.hits;
         self.routing.found.misses += found.misses;
+        self.routing.found.bytes += found.bytes;
         self.routing.distinct += wanted.len() as u64;
         let ffns = &self.weights.layers[layer].moe.experts;
         let bytes = wanted.iter().flat_map(|&e| ffns[e as usize].matrices());
         self.routing.bytes += bytes.map(|m| self.weights.tensor(m).bytes.len() as u64).sum::<u64>();
-        Ok(Routed { experts, pairs: pairs.len() })
+        Ok(Routed::Host(experts))
     }
 
     /// Tables of the pairs `(expert, row, weight)`, which are sorted: so each row's come ascending too.
@@ -89,17 +129,18 @@ impl Pass<'_> {
 
     /// Adds what a layer's experts make of the normed rows to the stream.
     pub(super) fn experts(&mut self, layer: usize, routed: &Routed) -> Result<()> {
-        let (space, rows, hidden) = (&*self.space, self.plan.rows, self.config.hidden_size);
+        let (rows, hidden) = (self.plan.rows, self.config.hidden_size);
         let (width, shared_width) = (self.config.moe.expert_width, self.config.moe.shared_width);
         let shared = self.weights.layers[layer].moe.shared;
+        let pairs = match routed {
+            Routed::Host(experts) => experts.last().map_or(0, |(_, pairs)| pairs.end),
+            Routed::Device => rows * self.config.moe.top_k, // at most: what is beyond is not read again
+        };
 
         self.work.stage("gate|up")?;
-        for (expert, pairs) in &routed.experts {
-            let expert = self.views.expert(layer, *expert)?;
-            let (index, at) = (space.pair_rows.at(pairs.start * 4), pairs.start * width * 4);
-            self.work.gemm(&expert.gate, &space.normed, index, space.gate.at(at), pairs.len())?;
-            self.work.gemm(&expert.up, &space.normed, index, space.up.at(at), pairs.len())?;
-        }
+        self.panels(layer, routed, Which::Gate)?;
+        self.panels(layer, routed, Which::Up)?;
+        let space = &*self.space;
         for (matrix, to) in [(shared.gate, &space.shared_gated), (shared.up, &space.shared_up)] {
             self.work.gemm(self.views.dense(matrix)?, &space.normed, &space.identity, to, rows)?;
         }
@@ -107,7 +148,7 @@ impl Pass<'_> {
 
         self.work.stage("activation")?;
         for (gate, up, count) in [
-            (&space.gate, &space.up, routed.pairs * width),
+            (&space.gate, &space.up, pairs * width),
             (&space.shared_gated, &space.shared_up, rows * shared_width),
         ] {
             let arguments = abi::Elements { count: count as u32 };
@@ -116,17 +157,8 @@ impl Pass<'_> {
         self.work.barrier();
 
         self.work.stage("down")?;
-        for (expert, pairs) in &routed.experts {
-            let expert = self.views.expert(layer, *expert)?;
-            let (from, to) = (pairs.start * width * 4, pairs.start * hidden * 4);
-            self.work.gemm(
-                &expert.down,
-                space.gate.at(from),
-                &space.identity,
-                space.routed.at(to),
-                pairs.len(),
-            )?;
-        }
+        self.panels(layer, routed, Which::Down)?;
+        let space = &*self.space;
         let down = self.views.dense(shared.down)?;
         self.work.gemm(down, &space.shared_gated, &space.identity, &space.shared_out, rows)?;
         self.work.barrier();
@@ -144,6 +176,18 @@ impl Pass<'_> {
         let grid = Grid::new((hidden.div_ceil(64), rows, 1), 64);
         self.work.dispatch(Kernel::Combine, grid, &abi::Combine { width: hidden as u32 }, &buffers)?;
         self.work.barrier();
+        Ok(())
+    }
+
+    /// Products of every chosen expert's rows with one of its matrices.
+    fn panels(&mut self, layer: usize, routed: &Routed, which: Which) -> Result<()> {
+        let Routed::Host(experts) = routed else { return self.chosen_panels(layer, which) };
+        let (x, index, y) = which.operands(self.space);
+        for (expert, pairs) in experts {
+            let matrix = which.of(self.views.expert(layer, *expert)?);
+            let (index, y) = (index.at(pairs.start * 4), y.at(pairs.start * matrix.rows * 4));
+            self.work.gemm(matrix, x, index, y, pairs.len())?;
+        }
         Ok(())
     }
 }

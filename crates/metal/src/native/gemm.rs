@@ -4,7 +4,7 @@ use shamrock_model::Result;
 
 use super::abi;
 use super::device::{At, Grid, Work};
-use super::kernel::{Kernel, Rows};
+use super::kernel::{Kernel, Product, Rows};
 use super::views::View;
 
 impl Work<'_> {
@@ -20,15 +20,13 @@ impl Work<'_> {
         y: impl Into<At<'a>>,
         rows: usize,
     ) -> Result<()> {
-        let shape = Rows::of(rows);
-        let grid = match shape {
-            Rows::One => Grid::new((w.rows.div_ceil(8), rows, 1), 64),
-            Rows::Eight => Grid::new((w.rows.div_ceil(8), rows.div_ceil(8), 1), 64),
-            Rows::Many => Grid::new((w.rows.div_ceil(32), rows.div_ceil(32), 1), 64),
-        };
+        let product = Product::new(Rows::of(rows), w.encoding, self.precision());
+        let shape = product.rows;
+        let grid =
+            Grid::new((w.rows.div_ceil(shape.outs()), rows.div_ceil(shape.rows()), 1), shape.threads());
         let parameters = abi::Gemm { rows: rows as u32, outs: w.rows as u32, cols: w.cols as u32 };
         let exp2 = self.exp2();
         let buffers = [w.at(), x.into(), index.into(), y.into(), exp2];
-        self.dispatch(Kernel::Gemm(shape, w.encoding), grid, &parameters, &buffers)
+        self.dispatch(Kernel::Gemm(product), grid, &parameters, &buffers)
     }
 }

@@ -2,7 +2,7 @@
 
 use shamrock_cmf::Encoding;
 
-use crate::KvPrecision;
+use crate::{KvPrecision, Precision};
 
 /// Source of all kernels, to be compiled as one.
 pub(crate) const SOURCE: &str = concat!(
@@ -11,6 +11,7 @@ pub(crate) const SOURCE: &str = concat!(
     include_str!("../../kernels/gemm.metal"),
     include_str!("../../kernels/attention.metal"),
     include_str!("../../kernels/gdn.metal"),
+    include_str!("../../kernels/route.metal"),
     include_str!("../../kernels/moe.metal"),
     include_str!("../../kernels/head.metal"),
 );
@@ -28,9 +29,10 @@ pub(crate) enum Rows {
 }
 
 impl Rows {
+    /// As panels are sorted.
     pub(crate) const ALL: [Rows; 3] = [Rows::One, Rows::Eight, Rows::Many];
 
-    /// The kernel for a product of `rows` rows.
+    /// What products of `rows` rows take.
     pub(crate) fn of(rows: usize) -> Rows {
         match rows {
             ..=1 => Rows::One,
@@ -38,12 +40,84 @@ impl Rows {
             _ => Rows::Many,
         }
     }
+
+    /// Rows that a threadgroup computes.
+    pub(crate) fn rows(self) -> usize {
+        match self {
+            Rows::One => 1,
+            Rows::Eight => 8,
+            Rows::Many => 32,
+        }
+    }
+
+    /// Outputs that a threadgroup computes.
+    pub(crate) fn outs(self) -> usize {
+        match self {
+            Rows::One | Rows::Eight => 8,
+            Rows::Many => 64,
+        }
+    }
+
+    /// Threads of a threadgroup.
+    pub(crate) fn threads(self) -> usize {
+        match self {
+            Rows::One | Rows::Eight => 64,
+            Rows::Many => 128,
+        }
+    }
+}
+
+/// A product with matrices of one encoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Product {
+    pub(crate) rows: Rows,
+    encoding: Encoding,
+    precision: Precision,
+}
+
+impl Product {
+    /// Halves are for encodings whose weights they hold: not for floats, and the scales of q4_tiled times
+    /// eight could be beyond them.
+    pub(crate) fn new(rows: Rows, encoding: Encoding, precision: Precision) -> Product {
+        let precision = match encoding {
+            Encoding::Q8Row | Encoding::Q8TwoField | Encoding::Q4tp => precision,
+            _ => Precision::Full,
+        };
+        Product { rows, encoding, precision }
+    }
+
+    /// Whether inputs are rounded.
+    #[cfg(test)]
+    pub(crate) fn is_rounded(self) -> bool {
+        self.precision == Precision::Half
+    }
+
+    fn name(self, family: &str) -> String {
+        let rows = match self.rows {
+            Rows::One => "1",
+            Rows::Eight => "8",
+            Rows::Many => "wide",
+        };
+        let half = if self.precision == Precision::Half { "half_" } else { "" };
+        format!("{family}_{rows}_{half}{}", self.encoding)
+    }
+}
+
+/// All products with matrices of these encodings.
+fn products(encodings: &[Encoding], precision: Precision) -> impl Iterator<Item = Product> {
+    encodings.iter().flat_map(move |&e| Rows::ALL.map(|rows| Product::new(rows, e, precision)))
 }
 
 /// A kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kernel {
-    Gemm(Rows, Encoding),
+    Gemm(Product),
+    /// The same for the experts that the device has chosen.
+    Experts(Product),
+    RouteSoftmax,
+    RouteCoreset,
+    RouteChoose,
+    RoutePanels,
     Norm,
     SiluUp,
     Combine,
@@ -66,8 +140,13 @@ pub(crate) enum Kernel {
 
 impl Kernel {
     /// Those for a model with these encodings and this key width.
-    pub(crate) fn needed(encodings: &[Encoding], key_dim: usize, kv: KvPrecision) -> Vec<Kernel> {
-        let gemms = encodings.iter().flat_map(|&e| Rows::ALL.map(|rows| Kernel::Gemm(rows, e)));
+    pub(crate) fn needed(
+        encodings: &[Encoding],
+        key_dim: usize,
+        kv: KvPrecision,
+        precision: Precision,
+    ) -> Vec<Kernel> {
+        let gemms = products(encodings, precision).map(Kernel::Gemm);
         let others = [
             Kernel::Norm,
             Kernel::SiluUp,
@@ -90,6 +169,13 @@ impl Kernel {
         gemms.chain(others).collect()
     }
 
+    /// Those that choose experts, of these encodings, on the device.
+    pub(crate) fn routing(encodings: &[Encoding], precision: Precision) -> Vec<Kernel> {
+        let panels = products(encodings, precision).map(Kernel::Experts);
+        let others = [Kernel::RouteSoftmax, Kernel::RouteCoreset, Kernel::RouteChoose, Kernel::RoutePanels];
+        panels.chain(others).collect()
+    }
+
     /// Its name in the source.
     pub(crate) fn name(self) -> String {
         let kv = |kv: KvPrecision| match kv {
@@ -97,9 +183,12 @@ impl Kernel {
             KvPrecision::Full => "f32",
         };
         match self {
-            Kernel::Gemm(Rows::One, e) => format!("gemm_1_{e}"),
-            Kernel::Gemm(Rows::Eight, e) => format!("gemm_8_{e}"),
-            Kernel::Gemm(Rows::Many, e) => format!("gemm_wide_{e}"),
+            Kernel::Gemm(product) => product.name("gemm"),
+            Kernel::Experts(product) => product.name("experts"),
+            Kernel::RouteSoftmax => "route_softmax".into(),
+            Kernel::RouteCoreset => "route_coreset".into(),
+            Kernel::RouteChoose => "route_choose".into(),
+            Kernel::RoutePanels => "route_panels".into(),
             Kernel::Norm => "norm".into(),
             Kernel::SiluUp => "silu_up".into(),
             Kernel::Combine => "combine".into(),

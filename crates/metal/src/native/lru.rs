@@ -26,6 +26,8 @@ struct Entry<V> {
 pub(crate) struct Found {
     pub(crate) hits: u64,
     pub(crate) misses: u64,
+    /// Of the misses.
+    pub(crate) bytes: u64,
 }
 
 impl<K: Copy + Eq + Hash, V> Lru<K, V> {
@@ -36,6 +38,11 @@ impl<K: Copy + Eq + Hash, V> Lru<K, V> {
     /// Bytes held.
     pub(crate) fn held(&self) -> usize {
         self.held
+    }
+
+    /// All that are held.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
+        self.entries.values().map(|entry| &entry.value)
     }
 
     pub(crate) fn get(&self, key: K) -> Option<&V> {
@@ -54,7 +61,7 @@ impl<K: Copy + Eq + Hash, V> Lru<K, V> {
         mut make: impl FnMut(K) -> Result<V, E>,
     ) -> Result<Found, E> {
         let start = self.clock;
-        let mut missing = Vec::new();
+        let (mut missing, mut made) = (Vec::new(), 0);
         for &key in wanted {
             match self.entries.get_mut(&key) {
                 None => missing.push(key),
@@ -75,8 +82,9 @@ impl<K: Copy + Eq + Hash, V> Lru<K, V> {
             self.order.insert(self.clock, key);
             self.entries.insert(key, Entry { value, bytes: needed, used: self.clock });
             self.held += needed;
+            made += needed as u64;
         }
-        Ok(Found { hits: (wanted.len() - missing.len()) as u64, misses: missing.len() as u64 })
+        Ok(Found { hits: (wanted.len() - missing.len()) as u64, misses: missing.len() as u64, bytes: made })
     }
 
     /// Lets go of what was last used up to `before` until `bytes` more fit.
@@ -114,8 +122,9 @@ mod tests {
                 let wanted: Vec<u8> = wanted.into_iter().collect();
                 let hits = wanted.iter().filter(|key| list.contains(key)).count();
                 let Ok(found) = lru.acquire(&wanted, size, Ok::<_, Infallible>);
-                prop_assert_eq!(found, Found { hits: hits as u64, misses: (wanted.len() - hits) as u64 });
                 let missing: Vec<u8> = wanted.iter().copied().filter(|key| !list.contains(key)).collect();
+                let bytes = missing.iter().map(|&key| size(key) as u64).sum();
+                prop_assert_eq!(found, Found { hits: hits as u64, misses: missing.len() as u64, bytes });
                 list.retain(|key| !wanted.contains(key));
                 let over = |list: &[u8], new: &[u8], more: usize| {
                     list.iter().chain(new).map(|&k| size(k)).sum::<usize>() + more > budget

@@ -1,7 +1,8 @@
-//! One pass: all layers over all rows, one command buffer and one wait a layer.
+//! One pass: all layers over all rows.
 //!
-//! A command buffer holds the experts of the layer before, the mixer, and the router. The host then
-//! chooses experts and views those that are missing, while nothing runs.
+//! Where the host chooses experts there is one command buffer and one wait a layer: it holds the experts of the
+//! layer before, the mixer, and the router. The host then chooses, and views those that are missing, while
+//! nothing runs. Where the device chooses, a pass is one command buffer.
 
 use shamrock_model::executor::StepOutput;
 use shamrock_model::weights::{MixerWeights, Weights};
@@ -10,11 +11,13 @@ use shamrock_model::{Config, Result};
 use super::abi;
 use super::attention::turns;
 use super::device::{At, Device, Grid, Work};
+use super::device_routing::{DeviceRouting, write_blocks};
 use super::experts::{Routed, RoutingStats};
 use super::head::Scoring;
 use super::kernel::Kernel;
 use super::parameters::{MixerParameters, Parameters};
 use super::plan::Plan;
+use super::prefetch::Prefetch;
 use super::state::States;
 use super::views::Views;
 use super::workspace::Workspace;
@@ -31,6 +34,9 @@ pub(crate) struct Pass<'a> {
     pub(crate) states: &'a mut States,
     pub(crate) plan: &'a Plan<'a>,
     pub(crate) kv: KvPrecision,
+    /// Where experts are chosen on the device.
+    pub(crate) device_routing: Option<&'a DeviceRouting>,
+    pub(crate) prefetch: Option<&'a mut Prefetch>,
     /// Splits of the context in attention.
     pub(crate) splits: usize,
     pub(crate) work: Work<'a>,
@@ -45,17 +51,22 @@ impl Pass<'_> {
     /// nothing else is.
     pub(crate) fn run(&mut self, scoring: &Scoring, steps: usize) -> Result<Vec<StepOutput>> {
         self.embed()?;
-        let mut routed = Routed::default();
         for layer in 0..self.weights.layers.len() {
-            if layer > 0 {
-                self.experts(layer - 1, &routed)?;
-            }
             self.mix(layer)?;
-            self.work.wait()?;
-            routed = self.route(layer)?;
+            let routed = if self.device_routing.is_some() {
+                self.choose(layer)?;
+                Routed::Device
+            } else {
+                self.work.wait()?;
+                self.route(layer)?
+            };
+            self.experts(layer, &routed)?;
         }
-        self.experts(self.weights.layers.len() - 1, &routed)?;
-        self.score(scoring, steps)
+        let outputs = self.score(scoring, steps)?;
+        if self.device_routing.is_some() {
+            self.count_chosen();
+        }
+        Ok(outputs)
     }
 
     /// Looks the rows' embeddings up, and the turns of their positions.
@@ -68,6 +79,9 @@ impl Pass<'_> {
         }
         let pairs = self.plan.rows * (self.config.attention.rotary_dim / 2);
         turns(self.config, self.plan, self.space.turns.write::<[f32; 2]>(0, pairs));
+        if self.device_routing.is_some() {
+            write_blocks(self.config, self.plan, self.space);
+        }
         Ok(())
     }
 

@@ -38,11 +38,20 @@ impl View {
         self.buffer.at(self.offset)
     }
 
-    /// A matrix at the very end of a buffer of its own.
-    #[cfg(test)]
-    pub(crate) fn of(device: &Device, encoding: Encoding, rows: usize, cols: usize, payload: &[u8]) -> View {
-        let buffer = device.filled(payload).expect("memory");
-        View { buffer, offset: 0, encoding, rows, cols }
+    /// Where it begins on the device.
+    pub(crate) fn address(&self) -> u64 {
+        self.buffer.address() + self.offset as u64
+    }
+
+    /// A matrix in a buffer of its own that ends with it.
+    pub(crate) fn of(
+        device: &Device,
+        encoding: Encoding,
+        rows: usize,
+        cols: usize,
+        payload: &[u8],
+    ) -> Result<View> {
+        Ok(View { buffer: device.filled(payload)?, offset: 0, encoding, rows, cols })
     }
 }
 
@@ -50,6 +59,15 @@ impl View {
 fn span(offset: usize, len: usize) -> (usize, usize) {
     let start = offset / PAGE * PAGE;
     (start, (offset + len.max(1)).next_multiple_of(PAGE) - start)
+}
+
+/// Bytes that views of an expert have.
+fn ffn_bytes(container: &Container, ffn: &Ffn) -> usize {
+    let len = |m: Matrix| {
+        let tensor = container.tensor(m.id);
+        span(tensor.offset as usize, tensor.bytes.len()).1
+    };
+    ffn.matrices().map(len).iter().sum()
 }
 
 /// A routed expert.
@@ -97,19 +115,34 @@ impl Views {
         let ffn = |(layer, expert): (usize, u32)| -> Ffn {
             self.model.weights.layers[layer].moe.experts[expert as usize]
         };
-        let bytes = |key| {
-            let len = |m: Matrix| {
-                let tensor = container.tensor(m.id);
-                span(tensor.offset as usize, tensor.bytes.len()).1
-            };
-            ffn(key).matrices().map(len).iter().sum()
-        };
+        let bytes = |key| ffn_bytes(container, &ffn(key));
         let keys: Vec<(usize, u32)> = wanted.iter().map(|&expert| (layer, expert)).collect();
         self.experts.acquire(&keys, bytes, |key| {
             let Ffn { gate, up, down } = ffn(key);
             let view = |matrix| View::new(device, container, matrix);
             Ok(Expert { gate: view(gate)?, up: view(up)?, down: view(down)? })
         })
+    }
+
+    /// Whether an expert is viewed.
+    pub(crate) fn has(&self, expert: (usize, u32)) -> bool {
+        self.experts.get(expert).is_some()
+    }
+
+    /// The buffers of the experts that are viewed.
+    pub(crate) fn expert_buffers(&self) -> impl Iterator<Item = &Buffer> {
+        self.experts.values().flat_map(|e| [&e.gate, &e.up, &e.down]).map(|view| &view.buffer)
+    }
+
+    /// Bytes that views of all experts have.
+    pub(crate) fn all_expert_bytes(&self) -> usize {
+        let layers = self.model.weights.layers.iter();
+        layers.flat_map(|layer| &layer.moe.experts).map(|ffn| ffn_bytes(self.model.container(), ffn)).sum()
+    }
+
+    /// Bytes of the matrices that every pass reads.
+    pub(crate) fn dense_bytes(&self) -> usize {
+        self.dense.values().map(|view| view.buffer.len()).sum()
     }
 
     /// Bytes of the experts that are viewed.

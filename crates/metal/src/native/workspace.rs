@@ -27,6 +27,9 @@ pub(crate) struct Room {
     pub(crate) words: usize,
 }
 
+/// Kinds of panels that products have kernels of their own for: one row, up to eight, more.
+pub(crate) const PANEL_KINDS: usize = 3;
+
 impl Room {
     /// Room for both, in powers of two, so that it seldom grows again.
     fn grown(&self, other: &Room) -> Room {
@@ -81,6 +84,26 @@ pub(crate) struct Workspace {
     pub(crate) shared_gate: Buffer,
     /// `[pairs]`, u32: the row of each pair of a row and one of its experts, by expert.
     pub(crate) pair_rows: Buffer,
+    /// `[rows][top k]`, u32: a row's own best experts. These and what follows up to `used` are for choosing
+    /// on the device.
+    pub(crate) top: Buffer,
+    /// `[previews]` of [`abi::RowRange`].
+    pub(crate) blocks: Buffer,
+    /// `[rows]`, u32: the preview that a row is of.
+    pub(crate) block_of: Buffer,
+    /// `[previews][experts]`, u32: 1 if in the coreset.
+    pub(crate) allowed: Buffer,
+    /// `[rows][top k]`, u32: experts, ascending.
+    pub(crate) chosen_experts: Buffer,
+    pub(crate) chosen_weights: Buffer,
+    /// `[rows]`, u32: how many.
+    pub(crate) chosen_counts: Buffer,
+    /// `[kinds][experts]` of [`abi::Panel`].
+    pub(crate) panels: Buffer,
+    /// `[kinds][2]` of [`abi::Groups`]: of products with the experts' width, and with the hidden size.
+    pub(crate) grids: Buffer,
+    /// `[layers]`, u32: experts in use.
+    pub(crate) used: Buffer,
     /// `[rows + 1]`, u32: where each row's entries of the next two begin.
     pub(crate) starts: Buffer,
     /// `[pairs]`, u32.
@@ -146,6 +169,16 @@ impl Workspace {
             router: floats(rows, m.experts)?,
             shared_gate: floats(rows, 1)?,
             pair_rows: floats(pairs, 1)?,
+            top: floats(pairs, 1)?,
+            blocks: device.alloc(parts * size_of::<abi::RowRange>())?,
+            block_of: floats(rows, 1)?,
+            allowed: floats(parts, m.experts)?,
+            chosen_experts: floats(pairs, 1)?,
+            chosen_weights: floats(pairs, 1)?,
+            chosen_counts: floats(rows, 1)?,
+            panels: device.alloc(PANEL_KINDS * m.experts * size_of::<abi::Panel>())?,
+            grids: device.alloc(PANEL_KINDS * 2 * size_of::<abi::Groups>())?,
+            used: floats(config.layers.len(), 1)?,
             starts: floats(rows + 1, 1)?,
             slots: floats(pairs, 1)?,
             weights: floats(pairs, 1)?,

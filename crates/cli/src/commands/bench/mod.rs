@@ -313,6 +313,12 @@ impl Measured {
             "distinct_experts": self.stats.distinct_experts,
             "expert_hits": self.stats.expert_hits,
             "expert_misses": self.stats.expert_misses,
+            "fill_bytes": self.stats.fill_bytes,
+            "fill_ms": self.stats.fill.as_secs_f64() * 1e3,
+            "device_ms": self.stats.device.as_secs_f64() * 1e3,
+            "routing_ms": self.stats.routing.as_secs_f64() * 1e3,
+            "waits": self.stats.waits,
+            "waiting_ms": self.stats.waiting.as_secs_f64() * 1e3,
             "stages_ms": stages,
             "peak": machine.map(|m| json!({
                 "isa": m.isa,

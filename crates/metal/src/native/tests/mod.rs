@@ -8,6 +8,7 @@ mod attention;
 mod gdn;
 mod gemm;
 mod head;
+mod routing;
 mod rows;
 mod stand_in;
 
@@ -16,27 +17,33 @@ use shamrock_cmf::Encoding;
 
 use super::device::Device;
 use super::kernel::{KEY_DIMS, Kernel};
-use crate::KvPrecision;
+use crate::{KvPrecision, Precision};
 
 /// Half an ulp of 1: what one rounding costs, relatively.
 const U: f64 = 1.0 / (1 << 24) as f64;
 
 /// A device with every kernel there is.
-fn device() -> Device {
+fn device(precision: Precision) -> Device {
     let mut kernels = Vec::new();
     for kv in [KvPrecision::Half, KvPrecision::Full] {
         for key_dim in KEY_DIMS {
-            kernels.extend(Kernel::needed(&Encoding::ALL, key_dim, kv));
+            kernels.extend(Kernel::needed(&Encoding::ALL, key_dim, kv, precision));
         }
     }
-    Device::open(&kernels).expect("a device")
+    kernels.extend(Kernel::routing(&Encoding::ALL, precision));
+    Device::open(&kernels, precision).expect("a device")
 }
 
 /// Runs a check in every order that there is.
 fn in_all_orders(check: impl Fn(&Device)) {
+    in_all_orders_with(Precision::Full, check);
+}
+
+/// The same with products of this precision.
+fn in_all_orders_with(precision: Precision, check: impl Fn(&Device)) {
     autoreleasepool(|_| {
-        let device = device();
-        for order in stand_in::ORDERS {
+        let device = device(precision);
+        for &order in stand_in::orders() {
             stand_in::set_order(order);
             check(&device);
         }
