@@ -4,14 +4,14 @@
 //! logits is ever whole.
 
 use shamrock_model::weights::Matrix;
-use shamrock_model::{Pick, Result, Score, Scored, Shaping};
+use shamrock_model::{Pick, PickPart, Result, Score, Scored, Shaping};
 
 use crate::kernel::BAND;
 use crate::linear::{Linear, ROW_BLOCK, Stripe};
-use crate::math::exp;
 
-/// Ids of a task.
-const IDS: usize = 16 * BAND;
+/// Ids of a task: what a pick is read off at a time.
+const IDS: usize = PickPart::IDS;
+const _: () = assert!(IDS.is_multiple_of(BAND));
 
 /// What becomes of the logits of one part.
 enum Sink<'a> {
@@ -29,20 +29,7 @@ struct Picks<'a> {
     /// `shaping.counts` by ascending id.
     counts: Vec<(u32, u32)>,
     /// `[tasks, rows]`.
-    partial: Vec<Partial>,
-}
-
-/// A pick over some ids.
-#[derive(Clone, Copy)]
-struct Partial {
-    token: u32,
-    best: f32,
-    second: f32,
-    /// `Σ e^d` and `Σ d e^d` over `d = logit - best`.
-    sum: f32,
-    weighted: f32,
-    /// Logit of the probe if it is one of these ids.
-    probe: Option<f32>,
+    partial: Vec<PickPart>,
 }
 
 /// Scores parts: `wanted[i]` are the normed rows of `scores[i]`, one after the other.
@@ -96,7 +83,7 @@ pub(crate) fn score(
 /// One task's share of a [`Sink`].
 enum Target<'a> {
     Logits { stripe: Stripe<'a>, rows: usize },
-    Picks { shaping: Shaping<'a>, rows: &'a [usize], probes: &'a [u32], partial: &'a mut [Partial] },
+    Picks { shaping: Shaping<'a>, rows: &'a [usize], probes: &'a [u32], partial: &'a mut [PickPart] },
 }
 
 impl Target<'_> {
@@ -114,7 +101,7 @@ impl Target<'_> {
             Target::Logits { stripe, .. } => stripe.row(i).copy_from_slice(logits),
             Target::Picks { shaping, rows, probes, partial } => {
                 shaping.apply_from(rows[i], first, logits);
-                partial[i] = Partial::of(first, logits, probes.get(i).copied());
+                partial[i] = PickPart::of(first, logits, probes.get(i).copied());
             }
         }
     }
@@ -128,7 +115,7 @@ impl<'a> Sink<'a> {
             Score::Picks { rows, shaping, probes } => {
                 let mut counts = shaping.counts.to_vec();
                 counts.sort_unstable();
-                let partial = vec![Partial::NONE; tasks * rows.len()];
+                let partial = vec![PickPart::NONE; tasks * rows.len()];
                 Sink::Picks(Picks { rows, shaping, probes, counts, partial })
             }
         }
@@ -167,84 +154,8 @@ impl<'a> Sink<'a> {
             Sink::Logits(values) => Scored::Logits { values, vocab },
             Sink::Picks(Picks { rows, partial, .. }) => {
                 let of_row = |i: usize| partial.iter().skip(i).step_by(rows.len());
-                Scored::Picks((0..rows.len()).map(|i| merge(of_row(i))).collect())
+                Scored::Picks((0..rows.len()).map(|i| Pick::merge(of_row(i))).collect())
             }
         }
-    }
-}
-
-impl Partial {
-    const NONE: Partial = Partial {
-        token: 0,
-        best: f32::NEG_INFINITY,
-        second: f32::NEG_INFINITY,
-        sum: 0.0,
-        weighted: 0.0,
-        probe: None,
-    };
-
-    /// Over the ids from `first` on.
-    #[inline(always)]
-    fn of(first: usize, logits: &[f32], probe: Option<u32>) -> Partial {
-        const LANES: usize = 16;
-        let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let Some(at) = logits.iter().position(|&l| l == best).filter(|_| best > f32::NEG_INFINITY) else {
-            return Partial::NONE;
-        };
-        let others = logits[..at].iter().chain(&logits[at + 1..]);
-        let second = others.copied().fold(f32::NEG_INFINITY, f32::max);
-        let (mut sums, mut weighted) = ([0.0f32; LANES], [0.0f32; LANES]);
-        let mut add = |i: usize, logit: f32| {
-            // Far below the best nothing counts, and −∞ would become NaN.
-            let d = (logit - best).max(-80.0);
-            let e = exp(d);
-            sums[i] += e;
-            weighted[i] += d * e;
-        };
-        let (whole, rest) = logits.as_chunks::<LANES>();
-        for logits in whole {
-            for (i, logit) in logits.iter().enumerate() {
-                add(i, *logit);
-            }
-        }
-        for (i, logit) in rest.iter().enumerate() {
-            add(i, *logit);
-        }
-        let probe =
-            probe.and_then(|id| (id as usize).checked_sub(first)).and_then(|i| logits.get(i)).copied();
-        let token = (first + at) as u32;
-        Partial { token, best, second, sum: sums.iter().sum(), weighted: weighted.iter().sum(), probe }
-    }
-}
-
-/// The pick over all ids; `partials` by ascending id.
-fn merge<'a>(partials: impl Iterator<Item = &'a Partial> + Clone) -> Pick {
-    let mut top = Partial::NONE;
-    for partial in partials.clone() {
-        if partial.best > top.best {
-            top = Partial { second: top.best.max(partial.second), ..*partial };
-        } else {
-            top.second = top.second.max(partial.best);
-        }
-    }
-    if top.best == f32::NEG_INFINITY {
-        return Pick { token: 0, probability: 0.0, runner_up: 0.0, entropy: 0.0, probe: 0.0 };
-    }
-    // With D = best of a part − best of all, its Σ e^d is e^D Σ e^d' and its Σ d e^d is
-    // e^D (Σ d' e^d' + D Σ e^d').
-    let (mut sum, mut weighted, mut probe) = (0.0f64, 0.0f64, None);
-    for partial in partials.filter(|partial| partial.best > f32::NEG_INFINITY) {
-        let shift = f64::from(partial.best - top.best);
-        sum += shift.exp() * f64::from(partial.sum);
-        weighted += shift.exp() * (f64::from(partial.weighted) + shift * f64::from(partial.sum));
-        probe = probe.or(partial.probe);
-    }
-    let probability_of = |logit: f32| (f64::from(logit - top.best).exp() / sum) as f32;
-    Pick {
-        token: top.token,
-        probability: (1.0 / sum) as f32,
-        runner_up: probability_of(top.second),
-        entropy: (sum.ln() - weighted / sum) as f32,
-        probe: probe.map_or(0.0, probability_of),
     }
 }

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::shaping::{Pick, Shaping};
+use crate::pick::Pick;
+use crate::shaping::Shaping;
 use crate::state::SequenceState;
 
 /// A sequence of one executor; never reused after [`Executor::close`].

@@ -5,7 +5,7 @@
 //! | [`config`] | geometry, block-diffusion record and generation defaults, from a Hugging Face folder or a CMF header |
 //! | [`weights`] | tensors bound by name, with shape and encoding checks |
 //! | [`routing`] | expert choice and the block coreset, shared by every executor that routes on the host |
-//! | [`shaping`] | penalties, forbidden ids and ramps: how a row of logits becomes a pick |
+//! | [`shaping`], [`pick`] | penalties, forbidden ids and ramps; how a row of logits becomes a pick |
 //! | [`executor`] | the seam: two verbs, *preview* and *commit*, over explicit sequences |
 //! | [`sequences`] | the bookkeeping of sequences and snapshots that every executor holds |
 //! | [`state`], [`state_file`] | a committed state in the plain host form, and in a file |
@@ -19,6 +19,7 @@ mod error;
 pub mod executor;
 mod file;
 pub mod math;
+pub mod pick;
 pub mod reference;
 pub mod routing;
 pub mod sequences;
@@ -31,8 +32,9 @@ pub use config::{Config, Controls, LayerKind};
 pub use error::{Error, Result};
 pub use executor::{Executor, Limits, Part, Pass, PassStats, Score, Scored, SeqId, SnapshotId, Step};
 pub use file::ModelFile;
+pub use pick::{Pick, PickPart};
 pub use sequences::{Sequence, Sequences};
-pub use shaping::{Pick, Shaping};
+pub use shaping::Shaping;
 pub use state::{LayerState, SequenceState};
 pub use state_file::{Origin, StateFileError, StateReader, StateWriter};
 pub use weights::Weights;

@@ -1,4 +1,4 @@
-//! From a row of logits to a pick: forbidden ids, penalties, ramps, then softmax.
+//! Forbidden ids, penalties and ramps: what happens to a row of logits before a [pick](crate::Pick).
 //!
 //! All generation modes share these rules. They look at the *response* only, never at the prompt.
 
@@ -68,62 +68,6 @@ impl Shaping<'_> {
     }
 }
 
-/// The greedy choice of a row and how sure it is, all from the softmax of the shaped row at
-/// temperature 1, over the whole vocabulary; a forbidden id has probability 0.
-///
-/// Everything that rules for fixing rows and for accepting drafts look at. One reduction gives it:
-/// with `m` the largest logit and `d = l − m`, `Σ e^d` and `Σ d·e^d` are the normaliser and the
-/// entropy. [`from_logits`](Pick::from_logits) is the definition; a device may sum in f32.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pick {
-    /// First id with the largest logit.
-    pub token: u32,
-    /// Its probability: the row's *confidence*.
-    pub probability: f32,
-    /// Probability of the second-best id: `probability` on a tie, 0 where there is no second.
-    pub runner_up: f32,
-    /// Entropy of the row in nats, `ln Σ e^d − Σ d·e^d / Σ e^d`.
-    pub entropy: f32,
-    /// Probability of the row's probe id; 0 without one.
-    pub probe: f32,
-}
-
-impl Pick {
-    /// Reads the pick off a shaped row. A row of nothing but −∞ gives zeros.
-    pub fn from_logits(logits: &[f32], probe: Option<u32>) -> Pick {
-        let (mut token, mut best, mut second) = (0usize, f32::NEG_INFINITY, f32::NEG_INFINITY);
-        for (id, &l) in logits.iter().enumerate() {
-            if l > best {
-                (second, best, token) = (best, l, id);
-            } else if l > second {
-                second = l;
-            }
-        }
-        if best == f32::NEG_INFINITY {
-            // Nothing may be picked: no confidence in anything.
-            return Pick { token: 0, probability: 0.0, runner_up: 0.0, entropy: 0.0, probe: 0.0 };
-        }
-        // Σ e^d and Σ d·e^d over d = l − best give both normaliser and entropy.
-        let (mut sum, mut weighted) = (0.0f64, 0.0f64);
-        for &l in logits {
-            let d = f64::from(l - best);
-            if d > -100.0 {
-                let e = d.exp();
-                sum += e;
-                weighted += d * e;
-            }
-        }
-        let probability_of = |l: f32| (f64::from(l - best).exp() / sum) as f32;
-        Pick {
-            token: token as u32,
-            probability: (1.0 / sum) as f32,
-            runner_up: probability_of(second),
-            entropy: (sum.ln() - weighted / sum) as f32,
-            probe: probe.and_then(|id| logits.get(id as usize)).map_or(0.0, |&l| probability_of(l)),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,25 +107,5 @@ mod tests {
         open.think_open = false;
         open.apply(0, &mut row); // position 1: below the start
         assert_eq!(row, [4.0, 4.0]);
-    }
-
-    #[test]
-    fn pick_is_the_first_maximum_with_its_softmax_facts() {
-        let row = [1.0f32, 2.0, 2.0, f32::NEG_INFINITY];
-        let pick = Pick::from_logits(&row, Some(0));
-        let z = 1.0 + 1.0 + (-1.0f64).exp();
-        let p = [(-1.0f64).exp() / z, 1.0 / z, 1.0 / z];
-        let entropy: f64 = -p.iter().map(|p| p * p.ln()).sum::<f64>();
-        assert_eq!(pick.token, 1);
-        // f32 results of f64 sums: one rounding.
-        assert!((f64::from(pick.probability) - p[1]).abs() < 1e-7);
-        assert!((f64::from(pick.runner_up) - p[2]).abs() < 1e-7);
-        assert!((f64::from(pick.probe) - p[0]).abs() < 1e-7);
-        assert!((f64::from(pick.entropy) - entropy).abs() < 1e-6);
-    }
-
-    #[test]
-    fn a_row_with_nothing_left_has_no_confidence() {
-        assert_eq!(Pick::from_logits(&[f32::NEG_INFINITY; 3], None).probability, 0.0);
     }
 }

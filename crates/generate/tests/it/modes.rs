@@ -8,8 +8,8 @@ use shamrock_generate::{Accept, Mode, Options, Rule, Saving, Savings, Session};
 use shamrock_model::{Controls, Executor};
 
 use crate::support::{
-    assert_same, assert_same_text, cold, controls, fast, modes, options, prompts, quiet, rules, samplings,
-    savings, small, traced,
+    assert_same, cold, controls, fast, modes, options, prompts, quiet, rules, samplings, savings, small,
+    traced,
 };
 
 proptest! {
@@ -176,8 +176,8 @@ proptest! {
             let draft = Options { draft_width: Some(width), ahead, mode: Mode::Draft, ..causal.clone() };
             let auto = Options { mode: Mode::Auto, ..draft.clone() };
             let decoded = cold(&mut *executor, &prompt, &causal);
-            assert_same_text(&cold(&mut *executor, &prompt, &draft), &decoded);
-            assert_same_text(&cold(&mut *executor, &prompt, &auto), &decoded);
+            assert_same(&cold(&mut *executor, &prompt, &draft), &decoded);
+            assert_same(&cold(&mut *executor, &prompt, &auto), &decoded);
         }
     }
 

@@ -33,18 +33,6 @@ pub(crate) fn assert_same(a: &Outcome, b: &Outcome) {
     assert_eq!(a.finish, b.finish);
 }
 
-/// Asserts that two answers are the same but for the last digits of confidences: a pick that the
-/// executor makes and one made of a row of logits may sum the row's probabilities in other orders, by
-/// some units of 2⁻²⁴.
-#[track_caller]
-pub(crate) fn assert_same_text(a: &Outcome, b: &Outcome) {
-    assert_eq!(a.tokens, b.tokens);
-    assert_eq!(a.finish, b.finish);
-    assert_eq!(a.confidence.len(), b.confidence.len());
-    let apart = a.confidence.iter().zip(&b.confidence).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    assert!(apart < 1e-6, "{apart}: {:?} {:?}", a.confidence, b.confidence);
-}
-
 /// The reference executor over `small`: blocks of 8.
 pub(crate) fn small() -> ReferenceExecutor {
     let model = ModelFile::open(shamrock_testkit::fixture("small/model.q4tp.cmf")).unwrap();

@@ -23,8 +23,8 @@ use crate::executor::{
     Executor, Limits, Part, Pass, PassStats, Score, Scored, SeqId, SnapshotId, Step, StepOutput,
 };
 use crate::file::ModelFile;
+use crate::pick::Pick;
 use crate::routing::Routes;
-use crate::shaping::Pick;
 use crate::state::{LayerState, SequenceState};
 use crate::weights::MixerWeights;
 
