@@ -81,6 +81,9 @@ pub struct EngineArgs {
         value_parser = clap::value_parser!(u16).range(1..=1024)
     )]
     pub threads: Option<u16>,
+    /// Keep each worker thread on a core of its own (Linux): steadier on a machine that does other work
+    #[arg(long, env = "SHAMROCK_PIN", help_heading = "Engine")]
+    pub pin: bool,
     /// Memory for weights on the CPU, like 12G: experts beyond it are fetched when they are needed
     /// [default: what is free, if that is less than the weights]
     #[arg(long, value_name = "BYTES", help_heading = "Engine", value_parser = parse_bytes)]
@@ -217,7 +220,7 @@ impl EngineArgs {
         };
         let memory_budget = self.memory_budget(&Memory::of(&model, kv));
         let (max_context, threads) = (self.max_context(), self.threads());
-        let options = CpuOptions { max_context, threads, precision, kv, memory_budget };
+        let options = CpuOptions { max_context, threads, pin: self.pin, precision, kv, memory_budget };
         Ok(Box::new(CpuExecutor::new(model, options)?))
     }
 

@@ -7,20 +7,9 @@
 
 use std::time::{Duration, Instant};
 
-use shamrock_cpu::{CpuExecutor, CpuOptions, Precision};
+use shamrock_cpu::{CpuExecutor, CpuOptions, Precision, processor_time};
 use shamrock_model::reference::{ReferenceExecutor, ReferenceOptions};
 use shamrock_model::{Executor, ModelFile, PassStats, Score, Step};
-
-/// CPU time of this process so far, all threads: what to compare on a machine that does other work too.
-fn cpu_seconds() -> std::io::Result<f64> {
-    // In `/proc/self/task/*/schedstat`, nanoseconds on a processor come first.
-    let mut total = 0.0;
-    for task in std::fs::read_dir("/proc/self/task")? {
-        let stat = std::fs::read_to_string(task?.path().join("schedstat"))?;
-        total += stat.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0);
-    }
-    Ok(total / 1e9)
-}
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
@@ -52,13 +41,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("commit 256", Step::commit(seq, &long, Score::Logits { rows: &[255] })),
     ] {
         let mut measured: Vec<(Duration, PassStats)> = Vec::new();
-        let mut cpu = 0.0;
+        let mut cpu = Duration::ZERO;
         for run in 0..=runs {
-            let (clock, before) = (Instant::now(), cpu_seconds()?);
+            let (clock, before) = (Instant::now(), processor_time().unwrap_or_default());
             let stats = e.run(&[step])?.stats;
             if run > 0 {
                 measured.push((clock.elapsed(), stats));
-                cpu += cpu_seconds()? - before;
+                cpu += processor_time().unwrap_or_default() - before;
             }
             e.restore(start, seq)?;
         }
@@ -71,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .collect();
         println!(
             "{backend:<10} {name:<11} CPU {:9.2} ms  median {:9.2}  min {:9.2}  {:7.1} MB  {:5} experts | {}",
-            cpu * 1e3 / runs as f64,
+            cpu.as_secs_f64() * 1e3 / runs as f64,
             time.as_secs_f64() * 1e3,
             measured[0].0.as_secs_f64() * 1e3,
             stats.weight_bytes as f64 / 1e6,

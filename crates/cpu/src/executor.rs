@@ -6,9 +6,9 @@ use shamrock_model::{
 };
 
 use crate::pass::Engine;
-use crate::pool::{Pool, physical_cores};
+use crate::pool::Pool;
 use crate::state::State;
-use crate::{CpuOptions, gdn};
+use crate::{CpuOptions, cores, gdn};
 
 const BACKEND: &str = "cpu";
 
@@ -26,11 +26,16 @@ impl CpuExecutor {
     /// An executor over an opened model. Makes no pass over the weights.
     ///
     /// # Errors
-    /// [`Error::Device`] when the threads cannot be started.
+    /// [`Error::Device`] when the threads cannot be started, or not be pinned.
     pub fn new(model: ModelFile, options: CpuOptions) -> Result<Self> {
-        let pool = Pool::new(options.threads.unwrap_or_else(physical_cores)).map_err(|e| Error::Device {
+        let threads = options.threads.unwrap_or_else(cores::default_threads);
+        let pins = if options.pin { cores::physical_cores() } else { Vec::new() };
+        let pool = Pool::new(threads, &pins).map_err(|e| Error::Device {
             backend: BACKEND,
-            problem: format!("cannot start a thread: {e}"),
+            problem: format!(
+                "cannot start {threads} threads{}: {e}",
+                if options.pin { ", pinned" } else { "" }
+            ),
         })?;
         let limits = Limits {
             max_context: options.max_context.unwrap_or(model.config.max_context),

@@ -7,7 +7,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `kernel` | the inner loops, once portable and once per instruction set |
-//! | `pool` | the threads |
+//! | `pool`, `cores` | the threads, and where they run |
 //! | `linear` | weights as panels, activations as operands, and their product over the threads |
 //! | `gdn`, `attention`, `moe`, `head` | the stages of a layer, over all rows of a pass |
 //! | `pass` | one pass: the layers in order |
@@ -23,6 +23,7 @@
 //! integer sums are exact, so that every instruction set gives the same bits.
 
 mod attention;
+mod cores;
 mod executor;
 mod gdn;
 mod head;
@@ -40,8 +41,8 @@ mod residency;
 mod state;
 
 pub use executor::CpuExecutor;
-pub use machine::Machine;
-pub use memory::{Memory, available_memory};
+pub use machine::{Machine, processor_time};
+pub use memory::{Memory, anonymous_memory, available_memory};
 
 /// How inputs of quantised matrices are multiplied. Matrices stored as floats (the router among
 /// them) are always multiplied in f32.
@@ -69,8 +70,10 @@ pub enum KvPrecision {
 pub struct CpuOptions {
     /// Positions a sequence may reach; `None` takes the model's own limit.
     pub max_context: Option<usize>,
-    /// Worker threads; `None` takes one per physical core.
+    /// Worker threads; `None` takes one per physical core that the process may use.
     pub threads: Option<usize>,
+    /// Keep each worker thread on a core of its own (Linux only). The thread that runs passes stays free.
+    pub pin: bool,
     /// Arithmetic of quantised matrices.
     pub precision: Precision,
     /// Storage of keys and values.

@@ -1,12 +1,13 @@
 //! What this machine reaches at best, for the floors that benchmarks print.
 
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use shamrock_model::{Error, Result};
 
+use crate::cores;
 use crate::kernel::{Columns, Isa};
-use crate::pool::{Pool, physical_cores};
+use crate::pool::Pool;
 
 /// Bytes that a thread reads: more than its share of any cache.
 const SPAN: usize = 64 << 20;
@@ -37,8 +38,8 @@ impl Machine {
     /// # Errors
     /// [`Error::Device`] when the threads cannot be started.
     pub fn measure(threads: Option<usize>) -> Result<Machine> {
-        let (isa, threads) = (Isa::detect(), threads.unwrap_or_else(physical_cores));
-        let pool = Pool::new(threads)
+        let (isa, threads) = (Isa::detect(), threads.unwrap_or_else(cores::default_threads));
+        let pool = Pool::new(threads, &[])
             .map_err(|e| Error::Device { backend: "cpu", problem: format!("cannot start a thread: {e}") })?;
         let mut spans = vec![vec![1u64; SPAN / size_of::<u64>()]; threads];
         let best = |work: &mut dyn FnMut()| {
@@ -71,4 +72,16 @@ impl Machine {
             nibbles: products(Columns::Paired),
         })
     }
+}
+
+/// Processor time of this process so far, all threads: what to compare on a machine that does other work
+/// too. `None` where it cannot be told.
+pub fn processor_time() -> Option<Duration> {
+    // In the scheduler's account of a thread, nanoseconds on a processor come first.
+    let of_thread = |task: std::io::Result<std::fs::DirEntry>| {
+        let account = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        account.split(' ').next()?.parse::<u64>().ok()
+    };
+    let tasks = std::fs::read_dir("/proc/self/task").ok()?;
+    tasks.map(of_thread).sum::<Option<u64>>().map(Duration::from_nanos)
 }

@@ -1,6 +1,6 @@
 //! How much memory a model asks for, and how much there is.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use shamrock_model::ModelFile;
 use shamrock_model::config::LayerKind;
@@ -57,16 +57,62 @@ impl Memory {
 /// included, or what its control group leaves. `None` where neither can be told.
 pub fn available_memory() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
-    let system = read("/proc/meminfo").and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-        Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
-    });
-    let groups = read("/proc/self/cgroup").unwrap_or_default();
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    let system = kilobytes("/proc/meminfo", "MemAvailable:");
+    let limits = limit_files(&read("/proc/self/cgroup").unwrap_or_default());
     // A limit counts cached files too, but they give way.
-    let limits = Path::new(own).ancestors().filter_map(|group| {
-        let limit = Path::new("/sys/fs/cgroup").join(group).join("memory.max");
-        read(limit.to_str()?)?.trim().parse::<u64>().ok()
-    });
+    let limits = limits.into_iter().filter_map(|path| read(path.to_str()?)?.trim().parse::<u64>().ok());
     limits.chain(system).min()
+}
+
+/// Bytes that this process holds beside mapped files. `None` where that cannot be told.
+pub fn anonymous_memory() -> Option<u64> {
+    kilobytes("/proc/self/status", "RssAnon:")
+}
+
+/// An entry of a table in `/proc`, in bytes.
+fn kilobytes(table: &str, entry: &str) -> Option<u64> {
+    let table = std::fs::read_to_string(table).ok()?;
+    let value = table.lines().find_map(|line| line.strip_prefix(entry))?;
+    Some(value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
+}
+
+/// The files that may hold a memory limit of a process with this `/proc/self/cgroup`, of its group and of
+/// all groups above it. Version 2 of control groups has one hierarchy, `0::PATH`, version 1 one for each
+/// resource, like `4:memory:PATH`.
+fn limit_files(groups: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let (root, name) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            _ if controllers.split(',').any(|c| c == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        let ancestors = Path::new(path.trim_start_matches('/')).ancestors();
+        files.extend(ancestors.map(|group| Path::new(root).join(group).join(name)));
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_both_versions_of_control_groups_are_looked_for() {
+        let files = limit_files("9:name=systemd:/x\n4:cpu,memory:/a/b\n0::/c\n");
+        let files: Vec<_> = files.iter().map(|f| f.to_str().unwrap()).collect();
+        let v1 = "/sys/fs/cgroup/memory";
+        let expected = [
+            format!("{v1}/a/b/memory.limit_in_bytes"),
+            format!("{v1}/a/memory.limit_in_bytes"),
+            format!("{v1}/memory.limit_in_bytes"),
+            "/sys/fs/cgroup/c/memory.max".into(),
+            "/sys/fs/cgroup/memory.max".into(),
+        ];
+        assert_eq!(files, expected);
+    }
 }

@@ -10,10 +10,13 @@
 
 use std::any::Any;
 use std::cell::UnsafeCell;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::{self, JoinHandle};
+
+use crate::cores;
 
 /// Turns of a waiting loop before a thread sleeps (a worker) or yields (the caller): 20 to 100 µs.
 const PATIENCE: usize = 2000;
@@ -73,19 +76,29 @@ impl Pool {
         Pool { shared, workers: Vec::new(), busy: AtomicBool::new(false) }
     }
 
-    /// A pool of `threads` threads, the caller's being one of them.
+    /// A pool of `threads` threads, the caller's being one of them. The `i`-th of them stays on
+    /// processor `pins[i]`, where there is one: but for the caller's, which is not ours, and whatever
+    /// else it starts would stay there too. It finds the processor that is left.
     ///
     /// # Errors
-    /// When a thread cannot be started.
-    pub(crate) fn new(threads: usize) -> std::io::Result<Pool> {
+    /// When a thread cannot be started or pinned.
+    pub(crate) fn new(threads: usize, pins: &[usize]) -> io::Result<Pool> {
         let mut pool = Pool::alone();
         for i in 1..threads.min(INSIDE as usize) {
             let (shared, asleep) = (pool.shared.clone(), Arc::new(AtomicBool::new(false)));
             let worker_asleep = asleep.clone();
-            let handle = std::thread::Builder::new()
-                .name(format!("shamrock-cpu-{i}"))
-                .spawn(move || shared.serve(&worker_asleep))?;
+            let cpu = pins.iter().copied().cycle().nth(i);
+            let (tell, told) = mpsc::channel();
+            let handle = thread::Builder::new().name(format!("shamrock-cpu-{i}")).spawn(move || {
+                let pinned = cpu.map_or(Ok(()), cores::pin);
+                let failed = pinned.is_err();
+                // Nobody listens only if `new` has failed meanwhile.
+                if tell.send(pinned).is_ok() && !failed {
+                    shared.serve(&worker_asleep);
+                }
+            })?;
             pool.workers.push(Worker { handle, asleep });
+            told.recv().unwrap_or(Ok(()))?;
         }
         Ok(pool)
     }
@@ -128,7 +141,7 @@ impl Pool {
         let mut turns = 0;
         while shared.state.load(Ordering::Acquire) & INSIDE != 0 {
             turns += 1;
-            if turns < PATIENCE { std::hint::spin_loop() } else { std::thread::yield_now() }
+            if turns < PATIENCE { std::hint::spin_loop() } else { thread::yield_now() }
         }
         let panic = shared.panic.lock().map_or(None, |mut panic| panic.take());
         self.busy.store(false, Ordering::Release);
@@ -206,7 +219,7 @@ impl Shared {
             fence(Ordering::SeqCst);
             let state = self.state.load(Ordering::Relaxed);
             if state / NEXT_REGION == seen && !self.shutdown.load(Ordering::Relaxed) {
-                std::thread::park();
+                thread::park();
             }
             asleep.store(false, Ordering::Relaxed);
         }
@@ -262,20 +275,6 @@ impl Drop for Pool {
     }
 }
 
-/// Cores that this process may use, hardware threads of one core counted once.
-pub(crate) fn physical_cores() -> usize {
-    let allowed = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut siblings = std::collections::BTreeSet::new();
-    for cpu in 0.. {
-        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-        match std::fs::read_to_string(path) {
-            Ok(list) => siblings.insert(list),
-            Err(_) => break,
-        };
-    }
-    if siblings.is_empty() { allowed } else { allowed.min(siblings.len()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -283,7 +282,7 @@ mod tests {
     #[test]
     fn every_task_runs_once_in_region_after_region() {
         for threads in [1, 2, 5] {
-            let pool = Pool::new(threads).unwrap();
+            let pool = Pool::new(threads, &[]).unwrap();
             for region in 0..300 {
                 let mut counts = vec![0u32; region % 37];
                 pool.for_chunks(&mut counts, 2, |i, chunk| {
@@ -293,15 +292,28 @@ mod tests {
                 });
                 assert!(counts.iter().enumerate().all(|(i, &count)| count == i as u32 + 1));
                 if region % 100 == 0 {
-                    std::thread::sleep(std::time::Duration::from_millis(5)); // workers fall asleep
+                    thread::sleep(std::time::Duration::from_millis(5)); // workers fall asleep
                 }
             }
         }
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_pool_that_cannot_be_pinned_says_so() {
+        let cores = cores::physical_cores();
+        let pool = Pool::new(cores.len() + 2, &cores).unwrap(); // more threads than cores share them
+        let done = AtomicUsize::new(0);
+        pool.run(50, |_| {
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(done.into_inner(), 50);
+        assert!(Pool::new(3, &[0, 1023]).is_err(), "a processor that is not there");
+    }
+
     #[test]
     fn a_region_inside_a_task_runs_by_itself() {
-        let pool = Pool::new(3).unwrap();
+        let pool = Pool::new(3, &[]).unwrap();
         let sum = AtomicUsize::new(0);
         pool.run(4, |_| {
             pool.run(5, |i| {
@@ -313,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
-        let pool = Pool::new(3).unwrap();
+        let pool = Pool::new(3, &[]).unwrap();
         let caught = catch_unwind(AssertUnwindSafe(|| pool.run(50, |i| assert!(i != 7, "task seven"))));
         assert!(caught.unwrap_err().downcast_ref::<&str>().is_some_and(|m| m.contains("seven")));
         let done = AtomicUsize::new(0);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use clap::Args;
 use serde_json::json;
-use shamrock_cpu::Machine;
+use shamrock_cpu::{Machine, anonymous_memory, processor_time};
 use shamrock_model::config::LayerKind;
 use shamrock_model::{
     Config, Controls, Executor, LayerState, ModelFile, PassStats, Score, SeqId, SequenceState, Shaping, Step,
@@ -67,6 +67,8 @@ struct Work {
 struct Measured {
     work: Work,
     median: Duration,
+    /// Processor time of all threads, mean of the runs.
+    processor: Option<Duration>,
     /// Of the median run.
     stats: PassStats,
     cost: Cost,
@@ -77,8 +79,10 @@ struct Measured {
 /// Runs the command.
 pub fn run(args: BenchArgs) -> Result<()> {
     let path = args.model.path()?;
+    let clock = Instant::now();
     let model = engine::open(&path)?;
     let mut executor = args.engine.executor(model.clone())?;
+    let first_pass = first_pass(&mut *executor, clock)?;
     if args.advise {
         let context = args.context.first().map_or(0, |&n| n as usize);
         return advise::run(&path, &mut *executor, context, args.repeat);
@@ -106,6 +110,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
                 m.nibbles / 1e9
             ))?;
         }
+        println(&format!("first token {:.2} s after opening the file", first_pass.as_secs_f64()))?;
         println(Measured::HEADING)?;
     }
     for works in works.chunk_by(|a, b| a.context == b.context) {
@@ -116,11 +121,23 @@ pub fn run(args: BenchArgs) -> Result<()> {
         for work in works {
             let seqs = &seqs[..work.sequences];
             let measured = measure(&mut *executor, &model, machine.as_ref(), seqs, *work, &args)?;
-            println(&if args.json { measured.json(machine.as_ref()) } else { measured.row() })?;
+            println(&if args.json { measured.json(machine.as_ref(), first_pass) } else { measured.row() })?;
         }
         seqs.iter().for_each(|&seq| executor.close(seq));
     }
+    if let Some(anonymous) = anonymous_memory().filter(|_| !args.json) {
+        println(&format!("memory beside the mapped file: {}", bytes(anonymous)))?;
+    }
     Ok(())
+}
+
+/// Time since `clock` once a token is there: what it takes to start.
+fn first_pass(executor: &mut dyn Executor, clock: Instant) -> Result<Duration> {
+    let seq = executor.open()?;
+    decode(executor, &[seq], &[0])?;
+    let time = clock.elapsed();
+    executor.close(seq);
+    Ok(time)
 }
 
 /// A sequence in the given state.
@@ -177,8 +194,9 @@ fn measure(
     let ids = token_ids(executor, work.rows * work.sequences);
     let starts = seqs.iter().map(|&seq| executor.snapshot(seq)).collect::<Result<Vec<_>, _>>()?;
     let mut runs = Vec::new();
+    let mut processor = Some(Duration::ZERO);
     for run in 0..u64::from(args.warmup) + u64::from(args.repeat) {
-        let clock = Instant::now();
+        let (clock, before) = (Instant::now(), processor_time());
         let stats = match work.name {
             "preview" => preview(executor, seqs, work.rows)?,
             "decode" => decode(executor, seqs, &ids)?,
@@ -186,6 +204,8 @@ fn measure(
         };
         if run >= u64::from(args.warmup) {
             runs.push((clock.elapsed(), stats));
+            let spent = processor_time().zip(before).map(|(now, before)| now.saturating_sub(before));
+            processor = processor.zip(spent).map(|(sum, spent)| sum + spent / args.repeat);
         }
         for (&start, &seq) in starts.iter().zip(seqs) {
             executor.restore(start, seq)?;
@@ -201,7 +221,7 @@ fn measure(
     };
     let cost = Cost::new(model, work, scored, passes, &stats);
     let floor = machine.map(|machine| cost.floor(machine));
-    Ok(Measured { work, median, stats, cost, floor })
+    Ok(Measured { work, median, processor, stats, cost, floor })
 }
 
 /// A block of masks in every sequence with all rows picked, as the first pass of denoising has it.
@@ -292,7 +312,7 @@ impl Measured {
         )
     }
 
-    fn json(&self, machine: Option<&Machine>) -> String {
+    fn json(&self, machine: Option<&Machine>, first_pass: Duration) -> String {
         let Work { name, rows, context, sequences } = self.work;
         let stages: serde_json::Map<_, _> =
             self.stats.stages.iter().map(|(s, t)| ((*s).to_owned(), json!(t.as_secs_f64() * 1e3))).collect();
@@ -302,6 +322,7 @@ impl Measured {
             "rows": rows,
             "context": context,
             "median_ms": self.seconds() * 1e3,
+            "processor_ms": self.processor.map(|time| time.as_secs_f64() * 1e3),
             "floor_ms": self.floor.map(|floor| floor.ms),
             "bound": self.floor.map(|floor| floor.bound),
             "tok_per_s": self.tokens_per_second(),
@@ -320,6 +341,8 @@ impl Measured {
             "waits": self.stats.waits,
             "waiting_ms": self.stats.waiting.as_secs_f64() * 1e3,
             "stages_ms": stages,
+            "first_pass_ms": first_pass.as_secs_f64() * 1e3,
+            "anonymous_bytes": anonymous_memory(),
             "peak": machine.map(|m| json!({
                 "isa": m.isa,
                 "threads": m.threads,
