@@ -35,19 +35,29 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn total(value: __m256) -> f32 {
+    unsafe fn totals(values: [__m256; 4]) -> [f32; 4] {
         // SAFETY: as above.
-        unsafe {
-            let four = _mm_add_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps::<1>(value));
-            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
-        }
+        unsafe { totals(values) }
     }
 
     #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
         // SAFETY: any address may be prefetched.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+}
+
+/// Sums over the lanes of each: of neighbours, of the pairs, and of both halves.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+pub(super) unsafe fn totals([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
+    // SAFETY: the caller's promise; a vector of four floats is an array of them.
+    unsafe {
+        let sums = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+        let sums = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
+        std::mem::transmute::<__m128, [f32; 4]>(sums)
     }
 }
 

@@ -3,9 +3,9 @@
 
 use std::arch::x86_64::*;
 
-use super::NIBBLES;
 use super::entry::{float_loops, integer_products, vector_operations};
 use super::shape::{Simd, Tile};
+use super::{NIBBLES, avx2};
 
 /// AVX-512F, BW and VNNI.
 #[derive(Clone, Copy)]
@@ -31,9 +31,16 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn total(value: __m512) -> f32 {
+    unsafe fn totals(values: [__m512; 4]) -> [f32; 4] {
         // SAFETY: as above.
-        unsafe { _mm512_reduce_add_ps(value) }
+        unsafe {
+            let mut halves = [_mm256_setzero_ps(); 4];
+            for (half, value) in halves.iter_mut().zip(values) {
+                let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(value)));
+                *half = _mm256_add_ps(_mm512_castps512_ps256(value), high);
+            }
+            avx2::totals(halves)
+        }
     }
 
     #[inline(always)]

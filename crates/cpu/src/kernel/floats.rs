@@ -37,7 +37,7 @@ pub(super) unsafe fn dots<S: Simd>(w: &[f32], x: &[f32], cols: usize, out: &mut 
     }
 }
 
-/// `W × X` inner products of rows from `(row, at)` on.
+/// `W × X` inner products, `W` being four or one, of rows from `(row, at)` on.
 #[inline(always)]
 unsafe fn dots_of<S: Simd, const W: usize, const X: usize>(
     w: &[f32],
@@ -63,9 +63,11 @@ unsafe fn dots_of<S: Simd, const W: usize, const X: usize>(
                 }
             }
         }
-        for (r, sums) in sums.iter().enumerate() {
-            for (i, sum) in sums.iter().enumerate() {
-                let mut dot = S::total(*sum);
+        for i in 0..X {
+            // Four sums together cost little more than one. (A row alone is all four.)
+            let totals = S::totals([sums[0][i], sums[1 % W][i], sums[2 % W][i], sums[3 % W][i]]);
+            for (r, total) in totals.into_iter().enumerate().take(W) {
+                let mut dot = total;
                 for c in whole..cols {
                     dot = w[(row + r) * cols + c].mul_add(x[(at + i) * cols + c], dot);
                 }

@@ -1,10 +1,10 @@
 //! Instruction sets, and the way from an operation to its kernel.
 
-#[cfg(target_arch = "aarch64")]
-use super::neon;
 use super::{BAND, Band, Columns, DeltaRule, GROUP, NIBBLES, Rounded, portable};
 #[cfg(target_arch = "x86_64")]
 use super::{avx_vnni, avx2, avx512};
+#[cfg(target_arch = "aarch64")]
+use super::{neon, neon_i8mm};
 
 /// Instruction set, chosen once per executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,9 @@ pub enum Isa {
     /// 64-bit Arm with NEON and the dot product extension.
     #[cfg(target_arch = "aarch64")]
     Neon(Proof),
+    /// The same with the 8-bit matrix product extension.
+    #[cfg(target_arch = "aarch64")]
+    NeonI8mm(Proof),
 }
 
 /// Proof that the processor has what a variant of [`Isa`] needs.
@@ -60,6 +63,9 @@ impl Isa {
         #[cfg(target_arch = "aarch64")]
         if std::arch::is_aarch64_feature_detected!("dotprod") {
             all.push(Isa::Neon(Proof(())));
+            if std::arch::is_aarch64_feature_detected!("i8mm") {
+                all.push(Isa::NeonI8mm(Proof(())));
+            }
         }
         all
     }
@@ -76,6 +82,8 @@ impl Isa {
             Isa::Avx512(_) => "AVX-512 VNNI",
             #[cfg(target_arch = "aarch64")]
             Isa::Neon(_) => "NEON",
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonI8mm(_) => "NEON i8mm",
         }
     }
 
@@ -87,7 +95,7 @@ impl Isa {
             Isa::Portable => loops(),
             #[cfg(target_arch = "aarch64")]
             // NEON is part of the target.
-            Isa::Neon(_) => loops(),
+            Isa::Neon(_) | Isa::NeonI8mm(_) => loops(),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2(_) | Isa::AvxVnni(_) => {
                 #[target_feature(enable = "avx2,fma,f16c")]
@@ -116,7 +124,7 @@ impl Isa {
             Isa::Portable => loops.run(),
             #[cfg(target_arch = "aarch64")]
             // NEON is part of the target.
-            Isa::Neon(_) => loops.run(),
+            Isa::Neon(_) | Isa::NeonI8mm(_) => loops.run(),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2(_) | Isa::AvxVnni(_) => {
                 #[target_feature(enable = "avx2,fma,f16c")]
@@ -169,6 +177,9 @@ impl Isa {
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
             Isa::Neon(_) => unsafe { neon::nibbles(w, scales, x, picked, out) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            Isa::NeonI8mm(_) => unsafe { neon_i8mm::nibbles(w, scales, x, picked, out) },
         }
     }
 
@@ -204,6 +215,9 @@ impl Isa {
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
             Isa::Neon(_) => unsafe { neon::bytes(w, cols, scales, x, picked, out) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            Isa::NeonI8mm(_) => unsafe { neon_i8mm::bytes(w, cols, scales, x, picked, out) },
         }
     }
 
@@ -225,7 +239,7 @@ impl Isa {
             Isa::Avx512(_) => unsafe { avx512::dots(w, x, cols, out) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
-            Isa::Neon(_) => unsafe { neon::dots(w, x, cols, out) },
+            Isa::Neon(_) | Isa::NeonI8mm(_) => unsafe { neon::dots(w, x, cols, out) },
         }
     }
 
@@ -247,7 +261,7 @@ impl Isa {
             Isa::Avx512(_) => unsafe { avx512::add_weighted_rows(weights, rows, width, out) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
-            Isa::Neon(_) => unsafe { neon::add_weighted_rows(weights, rows, width, out) },
+            Isa::Neon(_) | Isa::NeonI8mm(_) => unsafe { neon::add_weighted_rows(weights, rows, width, out) },
         }
     }
 
@@ -269,7 +283,9 @@ impl Isa {
             Isa::Avx512(_) if rule.value_dim.is_multiple_of(16) => unsafe { avx512::delta_rule(rule) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
-            Isa::Neon(_) if rule.value_dim.is_multiple_of(4) => unsafe { neon::delta_rule(rule) },
+            Isa::Neon(_) | Isa::NeonI8mm(_) if rule.value_dim.is_multiple_of(4) => unsafe {
+                neon::delta_rule(rule);
+            },
             _ => portable::delta_rule(rule),
         }
     }
@@ -291,6 +307,9 @@ impl Isa {
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
             Isa::Neon(_) => unsafe { neon::peak(columns, rounds) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            Isa::NeonI8mm(_) => unsafe { neon_i8mm::peak(columns, rounds) },
         }
     }
 }

@@ -35,18 +35,39 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn total(value: float32x4_t) -> f32 {
+    unsafe fn totals(values: [float32x4_t; 4]) -> [f32; 4] {
         // SAFETY: as above.
-        unsafe { vaddvq_f32(value) }
+        unsafe { totals(values) }
     }
 
     #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
         // SAFETY: any address may be prefetched.
-        unsafe {
-            asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, readonly, preserves_flags))
-        }
+        unsafe { prefetch(at) }
     }
+}
+
+/// Sums over the lanes of each: of neighbours, then of the pairs.
+///
+/// # Safety
+/// NEON.
+#[inline(always)]
+pub(super) unsafe fn totals([a, b, c, d]: [float32x4_t; 4]) -> [f32; 4] {
+    // SAFETY: the caller's promise; a vector of four floats is an array of them.
+    unsafe {
+        let sums = vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d));
+        std::mem::transmute::<float32x4_t, [f32; 4]>(sums)
+    }
+}
+
+/// Asks for the cache line at `at`.
+///
+/// # Safety
+/// None is needed: any address may be prefetched.
+#[inline(always)]
+pub(super) unsafe fn prefetch(at: *const u8) {
+    // SAFETY: a prefetch reads nothing that the program sees.
+    unsafe { asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, readonly, preserves_flags)) }
 }
 
 /// Signed weights; `BYTES` of a group in the file.
