@@ -11,7 +11,7 @@ use shamrock_model::{Error, ModelFile, Part, Pass, PassStats, Result, Score, Seq
 use crate::executor::Sequences;
 use crate::gdn::Taps;
 use crate::kernel::Isa;
-use crate::linear::Linear;
+use crate::linear::{Factors, Linear};
 use crate::math::{Rotations, add_scaled, norm_1p};
 use crate::pool::Pool;
 use crate::residency::Residency;
@@ -27,6 +27,7 @@ pub(crate) struct Engine {
     pub(crate) pool: Pool,
     /// Where experts have a budget.
     pub(crate) residency: Option<Mutex<Residency>>,
+    pub(crate) factors: Factors,
     /// One per layer; `None` for full attention.
     pub(crate) taps: Vec<Option<Arc<Taps>>>,
 }
@@ -75,14 +76,15 @@ impl Engine {
         let CpuOptions { precision, kv, memory_budget, .. } = options;
         let residency = memory_budget
             .map(|budget| Mutex::new(Residency::new(Memory::of(&model, kv).experts_within(budget))));
-        Engine { model, precision, kv, isa: Isa::detect(), pool, residency, taps }
+        let factors = Factors::of(&model.weights);
+        Engine { model, precision, kv, isa: Isa::detect(), pool, residency, factors, taps }
     }
 
     /// All layers over all parts. The caller has checked the steps.
     pub(crate) fn run(&self, sequences: &mut Sequences, steps: &[Step<'_>]) -> Result<Pass> {
         let start = Instant::now();
         let (config, weights) = (&self.model.config, &*self.model.weights);
-        let linear = Linear::new(weights, self.precision, self.isa, &self.pool);
+        let linear = Linear::new(weights, &self.factors, self.precision, self.isa, &self.pool);
         let mut clock = Clock::default();
         let parts = parts(sequences, steps)?;
         let ids: Vec<u32> = parts.iter().flat_map(|p| p.ids).copied().collect();

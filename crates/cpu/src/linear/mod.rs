@@ -8,7 +8,7 @@ mod stripe;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use shamrock_cmf::Encoding;
 use shamrock_model::Result;
@@ -69,9 +69,21 @@ impl Form<'_> {
     }
 }
 
+/// Column factors of a model's matrices, one place for each tensor: decoded when they are first used and
+/// kept, 4 bytes a column.
+pub(crate) struct Factors(Vec<OnceLock<Vec<f32>>>);
+
+impl Factors {
+    /// None yet.
+    pub(crate) fn of(weights: &Weights) -> Self {
+        Factors(weights.container().tensors().map(|_| OnceLock::new()).collect())
+    }
+}
+
 /// A model's weights, with a count of the bytes read from them.
 pub(crate) struct Linear<'a> {
     weights: &'a Weights,
+    factors: &'a Factors,
     precision: Precision,
     isa: Isa,
     pool: &'a Pool,
@@ -80,8 +92,14 @@ pub(crate) struct Linear<'a> {
 
 impl<'a> Linear<'a> {
     /// Products over `weights`.
-    pub(crate) fn new(weights: &'a Weights, precision: Precision, isa: Isa, pool: &'a Pool) -> Self {
-        Linear { weights, precision, isa, pool, bytes: AtomicU64::new(0) }
+    pub(crate) fn new(
+        weights: &'a Weights,
+        factors: &'a Factors,
+        precision: Precision,
+        isa: Isa,
+        pool: &'a Pool,
+    ) -> Self {
+        Linear { weights, factors, precision, isa, pool, bytes: AtomicU64::new(0) }
     }
 
     /// Instruction set in use.
@@ -181,7 +199,7 @@ impl<'a> Linear<'a> {
             let stored = Stored { encoding: tensor.encoding, rows, cols, bytes: tensor.bytes };
             let panel = match self.precision {
                 Precision::F32 => None,
-                Precision::Int8 => Panel::new(&stored)?,
+                Precision::Int8 => Panel::new(&stored, self.factors.0.get(matrix.id.index()))?,
             };
             panels.push((stored, panel, x));
         }
@@ -272,7 +290,7 @@ pub fn product(isa: Isa, operands: Operands<'_>) -> Result<Vec<f32>> {
     let Operands { encoding, rows, cols, payload, x } = operands;
     let stored = Stored { encoding, rows, cols, bytes: payload };
     let n = x.len() / cols;
-    let source = match Panel::new(&stored)? {
+    let source = match Panel::new(&stored, None)? {
         Some(panel) => {
             let x = RowsOf::all(x, cols);
             let x = Quantised::new(isa, &Pool::alone(), x, panel.columns(), panel.factors());

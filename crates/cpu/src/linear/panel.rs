@@ -1,6 +1,8 @@
 //! A bound matrix as the kernels want it: views into the mapping, nothing copied.
 
+use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use shamrock_cmf::{Encoding, q4_tiled, q4tp, q8_2f, q8_row};
 use shamrock_model::{Error, Result};
@@ -51,15 +53,16 @@ pub(crate) struct Bytes<'a> {
     /// Half-precision numbers, one per row.
     scales: &'a [u8],
     /// One per column, for the activations.
-    factors: Option<Vec<f32>>,
+    factors: Option<Cow<'a, [f32]>>,
 }
 
 impl<'a> Panel<'a> {
-    /// The integers of a matrix; `None` if it is stored as floats.
+    /// The integers of a matrix; `None` if it is stored as floats. Column factors are decoded into `kept`
+    /// where that is empty still.
     ///
     /// # Errors
     /// If the payload does not have the size of its shape.
-    pub(super) fn new(stored: &Stored<'a>) -> Result<Option<Self>> {
+    pub(super) fn new(stored: &Stored<'a>, kept: Option<&'a OnceLock<Vec<f32>>>) -> Result<Option<Self>> {
         let Stored { encoding, rows, cols, bytes } = *stored;
         let container = |e| Error::Container(shamrock_cmf::Error::from(e));
         Ok(Some(match encoding {
@@ -76,7 +79,10 @@ impl<'a> Panel<'a> {
             }
             Encoding::Q8TwoField => {
                 let view = q8_2f::View::new(bytes, rows, cols).map_err(container)?;
-                let factors = Some(view.col_scales());
+                let factors = Some(match kept {
+                    Some(kept) => kept.get_or_init(|| view.col_scales()).into(),
+                    None => view.col_scales().into(),
+                });
                 Panel::Bytes(Bytes {
                     quants: view.by_row.quants,
                     rows,
