@@ -1,5 +1,6 @@
 #!/bin/bash
-# Tests the CPU kernels for 64-bit Arm (NEON with dot products) on an x86-64 Debian machine, under emulation.
+# Tests the CPU kernels for 64-bit Arm (NEON with dot products, and with matrix products: i8mm) on an x86-64
+# Debian machine, under emulation.
 # usage: arm-check.sh [--work DIR] [CARGO_TEST_ARG...]     default: --lib --test kernels
 # The first run compiles the tests and what they need, about 20 minutes of one core; later ones take seconds.
 set -euo pipefail
