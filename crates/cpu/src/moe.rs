@@ -19,8 +19,8 @@ use crate::pass::Rows;
 
 /// Inner columns of a task.
 const INNER: usize = 4 * BAND;
-/// Columns of the result of a task.
-const COLUMNS: usize = 2 * BAND;
+/// Columns of the result of a task: some bands of every expert, since the first of them comes as a surprise.
+const COLUMNS: usize = 4 * BAND;
 
 /// Rows grouped by expert.
 pub(crate) struct Plan {
@@ -122,8 +122,11 @@ pub(crate) fn experts(
     let down = linear.prepare(&products)?;
     linear.tasks(Stripe::split(hidden, width, COLUMNS), |scratch, mut stripe| {
         let mut sums = vec![0.0; y.len() / width * stripe.columns()];
-        for (branch, down) in branches.iter().zip(&down) {
-            add_branch(linear, scratch, branch, down, stripe.first(), stripe.columns(), &mut sums)?;
+        for (i, (branch, source)) in branches.iter().zip(&down).enumerate() {
+            if let Some(next) = down.get(i + 1) {
+                next.prefetch(stripe.first());
+            }
+            add_branch(linear, scratch, branch, source, stripe.first(), stripe.columns(), &mut sums)?;
         }
         for (row, sums) in sums.chunks_exact(stripe.columns()).enumerate() {
             for (hidden, sum) in stripe.row(row).iter_mut().zip(sums) {
@@ -148,6 +151,8 @@ fn inner(linear: &Linear<'_>, y: &[f32], branches: &[Branch<'_>]) -> Result<Vec<
         tasks.extend(Stripe::split(inner, branch.ffn.gate.rows, INNER).into_iter().map(|s| (pair, s)));
     }
     linear.tasks(tasks, |scratch, ([gate, up], mut stripe)| {
+        gate.prefetch(stripe.first());
+        up.prefetch(stripe.first());
         let mut products = vec![[0.0; BAND]; 2 * gate.rows().min(ROW_BLOCK)];
         for first in (0..gate.rows()).step_by(ROW_BLOCK) {
             let rows = first..gate.rows().min(first + ROW_BLOCK);

@@ -47,6 +47,31 @@ pub const GROUP: usize = 32;
 pub const NIBBLES: usize = GROUP / 2;
 /// Weight rows a kernel works on at a time.
 pub const BAND: usize = 16;
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// How far ahead of itself a kernel asks for a row's bytes: longer than memory takes to answer, and short
+/// enough that they are in first-level cache still when they are read.
+pub(crate) const AHEAD: usize = 4 * LINE;
+
+/// Asks for the cache lines of `bytes`, which will be read soon.
+pub(crate) fn prefetch(bytes: &[u8]) {
+    for line in bytes.chunks(LINE) {
+        let at = line.as_ptr();
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: every x86-64 processor has it, and any address may be prefetched.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(at.cast());
+        }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: any address may be prefetched.
+        unsafe {
+            neon::prefetch(at);
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let _ = at;
+    }
+}
 
 /// Order in which a kernel wants the columns of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,7 @@
 //! The loops of an integer product, for any instruction set with vectors of [`Simd::ROWS`] 32-bit
 //! lanes.
 
-use super::{BAND, Band, GROUP, NIBBLES, Rounded};
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
+use super::{AHEAD, BAND, Band, GROUP, LINE, NIBBLES, Rounded};
 
 /// What the loops need of an instruction set. Everything is inlined into functions that enable it.
 ///
@@ -136,8 +133,22 @@ unsafe fn all<S: Simd, T: Tile<S>, const SCALED: bool>(
     }
 }
 
-/// `N` activation rows, their sums in registers. Weights come from memory here, in short runs that
-/// the processor does not foresee: the next rows' are asked for on the way.
+/// Asks for what `rows` will read some groups after group `g`; past their end for the rows after the band.
+/// Weights come from memory, in many short runs side by side that the processor does not foresee.
+#[inline(always)]
+unsafe fn ask_ahead<S: Simd, T: Tile<S>>(band: &Groups<'_>, rows: &[*const u8], g: usize) {
+    if band.w.ahead == 0 || !g.is_multiple_of(LINE / T::BYTES) {
+        return;
+    }
+    let (to, len) = (g * band.w.stride + AHEAD, band.count * band.w.stride);
+    let to = if to < len { to } else { to - len + band.w.ahead };
+    for row in rows {
+        // SAFETY: the caller has the instruction set; the address need not be valid.
+        unsafe { S::prefetch(row.wrapping_add(to)) };
+    }
+}
+
+/// `N` activation rows, their sums in registers.
 #[inline(always)]
 unsafe fn few<S: Simd, T: Tile<S>, const SCALED: bool, const N: usize>(
     band: &Groups<'_>,
@@ -157,11 +168,7 @@ unsafe fn few<S: Simd, T: Tile<S>, const SCALED: bool, const N: usize>(
         let mut sums = [S::splat(0.0); N];
         for g in 0..band.count {
             let at = g * band.w.stride;
-            if band.w.ahead > 0 && g % (LINE / T::BYTES) == 0 {
-                for row in rows {
-                    S::prefetch(row.wrapping_add(at + band.w.ahead));
-                }
-            }
+            ask_ahead::<S, T>(band, rows, g);
             let tile = T::load(rows, at);
             let scale =
                 if SCALED { S::load(scales.get_unchecked(g)[first..].as_ptr()) } else { S::splat(1.0) };
@@ -190,6 +197,7 @@ unsafe fn many<S: Simd, T: Tile<S>, const SCALED: bool>(
     unsafe {
         let rows = &band.rows[first..first + S::ROWS];
         for g in 0..band.count {
+            ask_ahead::<S, T>(band, rows, g);
             let tile = T::load(rows, g * band.w.stride);
             let scale =
                 if SCALED { S::load(scales.get_unchecked(g)[first..].as_ptr()) } else { S::splat(1.0) };

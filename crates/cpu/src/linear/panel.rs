@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use shamrock_cmf::{Encoding, q4_tiled, q4tp, q8_2f, q8_row};
 use shamrock_model::{Error, Result};
 
-use crate::kernel::{BAND, Band, Columns, GROUP, Isa, Loops, NIBBLES, Rounded};
+use crate::kernel::{AHEAD, BAND, Band, Columns, GROUP, Isa, Loops, NIBBLES, Rounded, prefetch};
 use crate::math::exp2;
 
 /// A matrix as it is stored.
@@ -110,6 +110,21 @@ impl<'a> Panel<'a> {
         }
     }
 
+    /// Asks for the beginning of the band that starts at `first`, which a product will read soon. (Further on,
+    /// and for the bands after it, kernels ask themselves.)
+    pub(super) fn prefetch(&self, first: usize) {
+        let rows = match self {
+            Panel::Nibbles(nibbles) => {
+                nibbles.ask_for_scales(first);
+                nibbles.band(first).rows
+            }
+            Panel::Bytes(bytes) => bytes.band(first).rows,
+        };
+        for row in rows {
+            prefetch(&row[..row.len().min(AHEAD)]);
+        }
+    }
+
     /// Products of the band of weight rows that starts at `first` with the `picked` rows of `x`, into
     /// `out[i][r]`. Rows past the end repeat the last.
     pub(super) fn multiply(
@@ -123,6 +138,7 @@ impl<'a> Panel<'a> {
     ) {
         match self {
             Panel::Nibbles(nibbles) => {
+                nibbles.ask_for_scales(first + BAND);
                 nibbles.scales(isa, first, scales);
                 isa.nibbles(&nibbles.band(first), scales, x, picked, out);
             }
@@ -151,6 +167,15 @@ impl<'a> Nibbles<'a> {
             Nibbles::Tiled(view) => view.row(0).len(),
         };
         Band { rows, stride, ahead: BAND * stride * groups }
+    }
+
+    /// Asks for the codes of the scales of the band that starts at `first`, if they lie apart.
+    fn ask_for_scales(&self, first: usize) {
+        if let Nibbles::Ladder(view) = self {
+            for row in first..view.rows().min(first + BAND) {
+                prefetch(view.row_codes(row));
+            }
+        }
     }
 
     /// Scales of the band that starts at row `first`, `[groups][band row]`.

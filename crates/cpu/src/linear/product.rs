@@ -60,6 +60,13 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// Asks for the weight rows from `first` on, which will be multiplied soon.
+    pub(crate) fn prefetch(&self, first: usize) {
+        if let Source::Rounded { panel, .. } = self {
+            panel.prefetch(first);
+        }
+    }
+
     /// Products of the 16 weight rows from `first` on with activation rows `rows`, into `out[i][r]`.
     /// Weight rows past the end repeat the last.
     ///
