@@ -10,7 +10,8 @@ use crate::KvPrecision;
 /// Memory that a model's weights and states take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Bytes of weights that every pass reads.
+    /// Bytes of weights that every pass reads: all but experts and the embedding, of which a pass reads a
+    /// row for each of its own (unless it is the head as well).
     pub dense: u64,
     /// Bytes of all routed experts, of which a pass reads some.
     pub experts: u64,
@@ -25,24 +26,25 @@ impl Memory {
     pub fn of(model: &ModelFile, kv: KvPrecision) -> Memory {
         let (config, weights) = (&model.config, &model.weights);
         let all: u64 = weights.container().tensors().map(|tensor| tensor.bytes.len() as u64).sum();
+        let bytes_of = |matrix| weights.tensor(matrix).bytes.len() as u64;
         let experts = weights.layers.iter().flat_map(|layer| &layer.moe.experts);
-        let experts =
-            experts.flat_map(|ffn| ffn.matrices()).map(|m| weights.tensor(m).bytes.len() as u64).sum();
+        let experts = experts.flat_map(|ffn| ffn.matrices()).map(bytes_of).sum();
         let kv_bytes = match kv {
             KvPrecision::F16 => 2,
             KvPrecision::F32 => 4,
         };
         let count = |kind| config.layers.iter().filter(|k| **k == kind).count();
         let gdn = config.gdn.memory_len() + config.gdn.ring_rows() * config.gdn.channels();
+        let embedding = if weights.embed.id == weights.head.id { 0 } else { bytes_of(weights.embed) };
         Memory {
-            dense: all - experts,
+            dense: all - experts - embedding,
             experts,
             sequence: (count(LayerKind::Linear) * gdn * size_of::<f32>()) as u64,
             position: (count(LayerKind::Full) * 2 * config.attention.kv_width() * kv_bytes) as u64,
         }
     }
 
-    /// All weights.
+    /// Weights that there should be memory for.
     pub fn weights(&self) -> u64 {
         self.dense + self.experts
     }
