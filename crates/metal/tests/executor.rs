@@ -3,7 +3,7 @@
 #![cfg(any(target_os = "macos", metal_host))]
 
 use shamrock_metal::{KvPrecision, MetalExecutor, MetalOptions, Precision, Routing};
-use shamrock_model::weights::{LayerWeights, Matrix, MixerWeights};
+use shamrock_model::weights::{LayerWeights, Matrix};
 use shamrock_model::{Executor, ModelFile, PassStats, Score, Scored, Step};
 use shamrock_testkit::{Backend, Tolerance, conformance, fixture, laws};
 
@@ -193,6 +193,7 @@ fn profiles_name_every_stage_of(options: &MetalOptions) {
 #[cfg(metal_host)]
 mod stand_in {
     use shamrock_model::Error;
+    use shamrock_model::weights::MixerWeights;
 
     use super::*;
 

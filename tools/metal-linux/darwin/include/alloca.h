@@ -1,0 +1,2 @@
+#pragma once
+#define alloca __builtin_alloca
