@@ -27,6 +27,8 @@ pub(crate) struct Found {
     pub(crate) hits: u64,
     /// Experts that had to be sent.
     pub(crate) misses: u64,
+    /// Bytes of those, as the device holds them.
+    pub(crate) bytes: u64,
 }
 
 /// Experts of one launch: a list of work on the device, and which of them are to be sent first.
@@ -162,6 +164,7 @@ impl ExpertCache {
         missing.chunks((BATCH / self.place_bytes).max(1)).for_each(&mut batch);
         self.found.hits += here.len() as u64;
         self.found.misses += missing.len() as u64;
+        self.found.bytes += (missing.len() * self.place_bytes) as u64;
         device.upload(&lists, self.lists.ptr())?;
         Ok(batches)
     }

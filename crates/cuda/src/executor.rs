@@ -235,7 +235,7 @@ impl Engine {
             }
         }
         let head = if plan.shape.scored > 0 { self.head_bytes } else { 0 };
-        let Found { hits, misses } = self.cache.as_mut().map(ExpertCache::take_found).unwrap_or_default();
+        let Found { hits, misses, bytes } = self.cache.as_mut().map(ExpertCache::take_found).unwrap_or_default();
         let stats = PassStats {
             device,
             host: start.elapsed().saturating_sub(device),
@@ -243,6 +243,7 @@ impl Engine {
             distinct_experts: distinct.into(),
             expert_hits: hits,
             expert_misses: misses,
+            fill_bytes: bytes,
             stages: profile.as_ref().map(Profile::stages).transpose()?.unwrap_or_default(),
             ..PassStats::default()
         };

@@ -74,6 +74,7 @@ fn device_cache_of_experts_gives_the_numbers_of_a_resident_model() {
             let (first, again) = (stats(), stats());
             for stats in [&first, &again] {
                 assert_eq!(stats.expert_hits + stats.expert_misses, stats.distinct_experts, "{name}: {room}");
+                assert_eq!(stats.fill_bytes > 0, stats.expert_misses > 0, "{name}: {room}");
             }
             assert!(room < all - 1 || again.expert_misses <= 1, "{name}: {room}: {again:?}");
             assert!(room > experts || first.expert_misses > 0, "{name}: {room}: {first:?}");
