@@ -235,7 +235,8 @@ impl Engine {
             }
         }
         let head = if plan.shape.scored > 0 { self.head_bytes } else { 0 };
-        let Found { hits, misses, bytes } = self.cache.as_mut().map(ExpertCache::take_found).unwrap_or_default();
+        let Found { hits, misses, bytes } =
+            self.cache.as_mut().map(ExpertCache::take_found).unwrap_or_default();
         let stats = PassStats {
             device,
             host: start.elapsed().saturating_sub(device),
