@@ -47,5 +47,7 @@ part() {
         rm -f "$out/clover-35b.cmf"
     fi
     [ "$failed" = 0 ] && echo "all passed" || echo "something failed, see above"
-} | tee "$report"
+    [ "$failed" = 0 ]
+} | tee "$report" && status=0 || status=1
 echo "the report is in $report"
+exit "$status"

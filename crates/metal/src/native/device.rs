@@ -12,7 +12,8 @@ use block2::RcBlock;
 use bytemuck::Pod;
 use half::f16;
 use objc2::rc::{Retained, autoreleasepool};
-use objc2::runtime::ProtocolObject;
+use objc2::runtime::{NSObjectProtocol, ProtocolObject};
+use objc2::sel;
 use objc2_foundation::{NSError, NSString};
 use objc2_metal::{
     MTLBuffer, MTLCommandQueue, MTLCompileOptions, MTLComputePipelineState, MTLCreateSystemDefaultDevice,
@@ -146,7 +147,13 @@ impl Device {
         let queue = device.newCommandQueue().ok_or_else(|| failure("the device gives no command queue"))?;
         let options = MTLCompileOptions::new();
         options.setLanguageVersion(MTLLanguageVersion::Version3_1);
-        options.setMathMode(MTLMathMode::Safe);
+        // Before macOS 15 there is one switch for all of fast math.
+        if options.respondsToSelector(sel!(setMathMode:)) {
+            options.setMathMode(MTLMathMode::Safe);
+        } else {
+            #[allow(deprecated, reason = "its successor is not there")]
+            options.setFastMathEnabled(false);
+        }
         let library = device
             .newLibraryWithSource_options_error(&NSString::from_str(SOURCE), Some(&options))
             .map_err(|e| failure(format!("the kernels do not compile: {}", say(&e))))?;
