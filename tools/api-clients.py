@@ -9,14 +9,14 @@ of them, and stops it.
 """
 
 import json
-import re
-import subprocess
 import sys
 import urllib.request
 
 import anthropic
 import openai
 import openapi_spec_validator
+
+from served import check, start
 
 MODEL = "clover-nano"
 SUM = [{"role": "user", "content": "What is 47 * 36?"}]
@@ -47,20 +47,6 @@ def is_person(text):
 
 def is_weather(value):
     return set(value) == {"city", "days"} and value["city"] in ("Rome", "Oslo") and 1 <= value["days"] <= 9
-
-
-def start(program):
-    server = subprocess.Popen([program, "serve", "--port", "0"], stderr=subprocess.PIPE, text=True)
-    for line in server.stderr:
-        if found := re.search(r"on (http://\S+?),", line):
-            return server, found[1]
-    sys.exit("the server did not start")
-
-
-def check(name, holds, what=None):
-    print(f"{'ok' if holds else 'FAILED'}  {name}" + ("" if holds else f": {what!r}"))
-    if not holds:
-        sys.exit(1)
 
 
 def chat(client):

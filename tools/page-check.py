@@ -10,11 +10,11 @@ dark, and stops it. No page may scroll sideways, complain, or stop at what it fi
 
 import json
 import pathlib
-import re
-import subprocess
 import sys
 
 from playwright.sync_api import sync_playwright
+
+from served import check, start
 
 WIDTHS = [320, 390, 1280]
 ANSWER = """# A heading
@@ -42,18 +42,13 @@ HISTORY = [{"role": "user", "content": "Show me what you can write."}, {"role": 
 BROKEN = ['{', 'null', '7', '"x"', '{"a": 1}', '[null]', '[{"role": "user"}]', '[{"role": 3, "content": {}}]']
 
 
-def start(program):
-    server = subprocess.Popen([program, "serve", "--port", "0"], stderr=subprocess.PIPE, text=True)
-    for line in server.stderr:
-        if found := re.search(r"on (http://\S+?),", line):
-            return server, found[1]
-    sys.exit("the server did not start")
-
-
-def check(name, holds, what=None):
-    print(f"{'ok' if holds else 'FAILED'}  {name}" + ("" if holds else f": {what!r}"))
-    if not holds:
-        sys.exit(1)
+def until(page, expression):
+    """Waits as `wait_for_function` does, which evaluates in the page, where the server's policy forbids it."""
+    for _ in range(600):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    sys.exit(f"30 seconds passed without {expression}")
 
 
 def fits(page, name):
@@ -85,7 +80,7 @@ def looks(browser, url, shots):
             page.wait_for_selector(".cell.known")
             page.screenshot(path=shots / f"{name}-running.png")
             page.wait_for_selector(".message footer")
-            page.wait_for_function("document.getElementById('shown').value.split(' of ').every((n, _, all) => n === all[0])")
+            until(page, "document.getElementById('shown').value.split(' of ').every((n, _, all) => n === all[0])")
             figures(page, name)
             fits(page, f"{name} answered")
             page.screenshot(path=shots / f"{name}-answered.png")
