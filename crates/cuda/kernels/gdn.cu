@@ -227,9 +227,10 @@ __device__ __forceinline__ void recur(float* memory, const RowSource& from, u32 
             memory[((u64)head * DK + j / 4 * 16 + quarter * 4 + j % 4) * DV + col] = s[j];
 }
 
-// `gdn_prepare` has read the ring; the last raw rows replace it. Shared by the blocks of a commit.
-__device__ __forceinline__ void keep_ring(const Mixer& a, const Part& p, float* ring, u32 block, u32 blocks) {
-    for (u32 i = block * blockDim.x + threadIdx.x; i < CHANNELS; i += blocks * blockDim.x) {
+// `gdn_prepare` has read the ring; the last raw rows replace it. A thread takes channels first,
+// first + stride, …
+__device__ __forceinline__ void keep_ring(const Mixer& a, const Part& p, float* ring, u32 first, u32 end, u32 stride) {
+    for (u32 i = first; i < end; i += stride) {
         float last[RING];
 #pragma unroll
         for (int j = 0; j < (int)RING; j++) last[j] = tape(p, a.raw, ring, (int)p.rows - (int)RING + j, i);
@@ -245,7 +246,8 @@ KERNEL(gdn_recur, Mixer, 128) {
     float* state = p.gdn + (u64)a.layer * GDN_STATE;
     RowSource from = {a.rows + (u64)p.row0 * CHANNELS, a.gates + (u64)p.row0 * 2 * VALUE_HEADS, CHANNELS, 2 * VALUE_HEADS};
     recur(state + RING * CHANNELS, from, p.rows, a.read + (u64)p.row0 * VALUE_WIDTH, blockIdx.x, blockIdx.y * RECUR_COLS);
-    keep_ring(a, p, state, blockIdx.y * gridDim.x + blockIdx.x, gridDim.x * gridDim.y);
+    u32 block = blockIdx.y * gridDim.x + blockIdx.x, blocks = gridDim.x * gridDim.y;
+    keep_ring(a, p, state, block * blockDim.x + threadIdx.x, CHANNELS, blocks * blockDim.x);
 }
 
 // The gated norm of a head of one row, for a warp: what the recurrence read, and the gate, both [DV].

@@ -123,6 +123,18 @@ struct ChunkShared {
     u16 kept[CHUNK][SQUARE_STRIDE];     // D as it is left at the chunk's end
 };
 
+// c += 16 rows of a chunk's square times 16 columns of one value a row.
+__device__ __forceinline__ void multiply_square(float (&c)[2][4], const u16* square, const u16* columns, u32 lane) {
+#pragma unroll
+    for (u32 i = 0; i < CHUNK; i += 16) {
+        u32 left[4], x[4];
+        load_operand(left, square + i, SQUARE_STRIDE, lane);
+        load_columns(x, columns + i * SQUARE_STRIDE, SQUARE_STRIDE, lane);
+#pragma unroll
+        for (u32 n = 0; n < 2; n++) mma(c[n], left[0], left[1], left[2], left[3], x[2 * n], x[2 * n + 1]);
+    }
+}
+
 __device__ __forceinline__ void fetch_chunk(ChunkStage& stage, const Mixer& a, u64 row0, u32 rows, u32 head) {
     u32 key = head / HEAD_GROUP;
     for (u32 i = threadIdx.x; i < CHUNK * DK / 8; i += CHUNK_THREADS) {
@@ -220,14 +232,7 @@ KERNEL(gdn_chunks, Mixer, CHUNK_THREADS) {
         __syncthreads();
 
         float d[2][4] = {};
-#pragma unroll
-        for (u32 i = 0; i < CHUNK; i += 16) {
-            u32 left[4], x[4];
-            load_operand(left, &stage.squares[0][m][i], SQUARE_STRIDE, lane);
-            load_columns(x, &shared.missing[i][n], SQUARE_STRIDE, lane);
-#pragma unroll
-            for (u32 c = 0; c < 2; c++) mma(d[c], left[0], left[1], left[2], left[3], x[2 * c], x[2 * c + 1]);
-        }
+        multiply_square(d, &stage.squares[0][m][0], &shared.missing[0][n], lane);
 #pragma unroll
         for (u32 c = 0; c < 2; c++)
 #pragma unroll
@@ -239,14 +244,7 @@ KERNEL(gdn_chunks, Mixer, CHUNK_THREADS) {
         __syncthreads();
 
         float o[2][4] = {};
-#pragma unroll
-        for (u32 i = 0; i < CHUNK; i += 16) {
-            u32 left[4], x[4];
-            load_operand(left, &stage.squares[1][m][i], SQUARE_STRIDE, lane);
-            load_columns(x, &shared.writes[i][n], SQUARE_STRIDE, lane);
-#pragma unroll
-            for (u32 c = 0; c < 2; c++) mma(o[c], left[0], left[1], left[2], left[3], x[2 * c], x[2 * c + 1]);
-        }
+        multiply_square(o, &stage.squares[1][m][0], &shared.writes[0][n], lane);
 #pragma unroll
         for (u32 c = 0; c < 2; c++)
 #pragma unroll
@@ -287,6 +285,7 @@ KERNEL(gdn_chunks, Mixer, CHUNK_THREADS) {
                     float2 x = {s[r][c][2 * i], s[r][c][2 * i + 1]};
                     *(float2*)(memory + (u64)((r * 4 + warp) * 16 + g + i * 8) * DV + c * 8 + t2) = x;
                 }
-    keep_ring(a, p, state, blockIdx.y * gridDim.x + blockIdx.x, gridDim.x * gridDim.y);
+    u32 block = blockIdx.y * gridDim.x + blockIdx.x, blocks = gridDim.x * gridDim.y;
+    keep_ring(a, p, state, block * blockDim.x + threadIdx.x, CHANNELS, blocks * blockDim.x);
 }
 #endif

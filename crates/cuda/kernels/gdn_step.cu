@@ -16,17 +16,6 @@ constexpr u32 STEP_ROWS = 8;  // of a part, at most
 constexpr u32 STEP_THREADS = 4 * DV, STEP_WARPS = STEP_THREADS / WARP;
 constexpr u32 SHARERS = VALUE_HEADS / KEY_HEADS;
 
-// Replaces `width` channels of the ring by the last raw rows.
-__device__ __forceinline__ void turn_ring(const Mixer& a, const Part& p, float* ring, u32 first, u32 width) {
-    for (u32 i = threadIdx.x; i < width; i += STEP_THREADS) {
-        float last[RING];
-#pragma unroll
-        for (int j = 0; j < (int)RING; j++) last[j] = tape(p, a.raw, ring, (int)p.rows - (int)RING + j, first + i);
-#pragma unroll
-        for (int j = 0; j < (int)RING; j++) ring[j * CHANNELS + first + i] = last[j];
-    }
-}
-
 // Grid: (VALUE_HEADS, commit parts).
 KERNEL(gdn_step, Step, STEP_THREADS) {
     let_next_start();
@@ -104,7 +93,8 @@ KERNEL(gdn_step, Step, STEP_THREADS) {
     for (u32 t = warp; t < p.rows; t += STEP_WARPS) gate_head(m, p.row0 + t, head, read[t], z[t]);
 #pragma unroll
     for (u32 j = 0; j < LANE_DIMS; j++) memory[(j / 4 * 16 + j % 4) * DV] = s[j];
-    turn_ring(m, p, ring, v_first, DV);
-    if (last) turn_ring(m, p, ring, q_first, DK), turn_ring(m, p, ring, k_first, DK);
+    auto keep = [&](u32 first, u32 width) { keep_ring(m, p, ring, first + threadIdx.x, first + width, STEP_THREADS); };
+    keep(v_first, DV);
+    if (last) keep(q_first, DK), keep(k_first, DK);
 }
 #endif

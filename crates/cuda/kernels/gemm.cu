@@ -185,16 +185,7 @@ __device__ __forceinline__ void dense(const Dense& a, float* shared, const u16* 
     }
     reduce<MT, NT, WM, WK>(acc, shared, group, share, lane);
     if (share > 0) return;
-    float* out = seg.out + (u64)blockIdx.y * a.rows * seg.out_stride;
-#pragma unroll
-    for (int i = 0; i < MT; i++)
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                u32 row = row0 + n * 8 + lane % 4 * 2 + c % 2, col = (band + i) * 16 + lane / 4 + c / 2 * 8;
-                if (row < a.rows && col < seg.w.rows) out[(u64)row * seg.out_stride + col] = acc[i][n][c];
-            }
+    store_dense<MT, NT>(a, seg, acc, band, row0, lane);
 }
 
 template <int MT, int WM, int WK, int NT, bool LO> __device__ __forceinline__ void dense_of_stored(const Dense& a) {

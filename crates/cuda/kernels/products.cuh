@@ -55,6 +55,21 @@ struct Dense {
     u32 rows;
 };
 
+// Row tiles `band` .. of a segment's product with activation rows `row0` .., into this block's split.
+template <int MT, int NT>
+__device__ __forceinline__ void store_dense(const Dense& a, const Segment& seg, const float (&acc)[MT][NT][4], u32 band, u32 row0, u32 lane) {
+    float* out = seg.out + (u64)blockIdx.y * a.rows * seg.out_stride;
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                u32 row = row0 + n * 8 + lane % 4 * 2 + c % 2, col = (band + i) * 16 + lane / 4 + c / 2 * 8;
+                if (row < a.rows && col < seg.w.rows) out[(u64)row * seg.out_stride + col] = acc[i][n][c];
+            }
+}
+
 // An expert's matrices; mirrors `abi::Expert`.
 struct Expert { Matrix gate, up, down; };
 

@@ -172,16 +172,7 @@ template <int NT, bool LO> __device__ __forceinline__ void dense_wide(const Dens
         case Q8: accumulate_wide<Q8, NT, 1, LO, true>(acc, m, tile, from, begin, end, work, stages); break;
         default: accumulate_wide<F16, NT, 1, LO, true>(acc, m, tile, from, begin, end, work, stages);
     }
-    float* out = seg.out + (u64)blockIdx.y * a.rows * seg.out_stride;
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                u32 row = row0 + n * 8 + lane % 4 * 2 + c % 2, col = (band + i) * 16 + lane / 4 + c / 2 * 8;
-                if (row < a.rows && col < seg.w.rows) out[(u64)row * seg.out_stride + col] = acc[i][n][c];
-            }
+    store_dense<2, NT>(a, seg, acc, band, row0, lane);
 }
 
 // Warps of the experts' products: two columns of four bands, so that two blocks fit a multiprocessor.
