@@ -3,10 +3,10 @@
 //! cut.
 #![no_main]
 
-use std::panic;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
+use shamrock_fuzz::let_the_library_panic;
 use shamrock_grammar::{Compiler, Source};
 use shamrock_text::{Piece, Tokenizer, ToolCallSplitter, ToolFormat, Tools};
 
@@ -27,17 +27,6 @@ fuzz_target!(init: let_the_library_panic(), |data: &[u8]| {
         assert_eq!(read(format, single.iter().map(String::as_str)), whole);
     }
 });
-
-/// The library turns its panics into errors. libFuzzer would abort before it can.
-fn let_the_library_panic() {
-    let abort = panic::take_hook();
-    panic::set_hook(Box::new(move |info| {
-        let file = info.location().map_or("", |location| location.file());
-        if !["/llguidance-", "/derivre-", "/toktrie-"].iter().any(|name| file.contains(name)) {
-            abort(info);
-        }
-    }));
-}
 
 /// Walks along what a schema allows. A budget that is used up is an error, too.
 fn follow(schema: serde_json::Value) {

@@ -7,40 +7,76 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
-use clap::Args;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use shamrock_generate::{Accept, Event, Finish, Mode, Options, Outcome, Rule, Saving, Savings, Session};
 use shamrock_model::{Config, Executor};
 use shamrock_text::{AnswerStream, Piece, Tokenizer};
 
 use crate::values::{at_least_one, one_of};
 
-/// Flags of every command that generates.
+/// Options that not every mode has a use for, named as in [`Options`] and as clap names their flags.
+const OF_SOME_MODES: [&str; 6] = ["threshold", "rule", "block_size", "draft_width", "ahead", "accept"];
+
+/// Flags of every command that generates, and which of them stood on the command line.
+#[derive(Clone, Debug)]
+pub struct GenerationArgs {
+    flags: Flags,
+    /// Of [`OF_SOME_MODES`]: a mode must have a use for what somebody just asked for, while settings in a
+    /// file wait for the mode that they are for.
+    given: Vec<&'static str>,
+}
+
+impl FromArgMatches for GenerationArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<Self, clap::Error> {
+        let on_the_line = |option: &&str| matches.value_source(option) == Some(ValueSource::CommandLine);
+        let given = OF_SOME_MODES.into_iter().filter(on_the_line).collect();
+        Ok(GenerationArgs { flags: Flags::from_arg_matches(matches)?, given })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> std::result::Result<(), clap::Error> {
+        *self = GenerationArgs::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for GenerationArgs {
+    fn augment_args(command: Command) -> Command {
+        Flags::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Flags::augment_args_for_update(command)
+    }
+}
+
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Generation")]
-pub struct GenerationArgs {
+struct Flags {
     /// How an answer is made [default: denoise; causal for a plain trunk]
     #[arg(long, value_name = "MODE", value_parser = one_of::<Mode>(Mode::ALL.map(Mode::as_str)))]
     mode: Option<Mode>,
     /// Most tokens of an answer [default: until it ends]
     #[arg(short = 'n', long, value_name = "N", value_parser = at_least_one::<usize>)]
     max_tokens: Option<usize>,
-    /// Confidence above which a row of a block is fixed [default: the model's]
+    /// In mode denoise: confidence above which a row of a block is fixed [default: the model's]
     #[arg(long, value_name = "P", conflicts_with = "rule")]
     threshold: Option<f32>,
-    /// Which rows of a block a pass fixes: threshold:P, margin:P, entropy:NATS, budget:ERRORS,
+    /// In mode denoise: which rows of a block a pass fixes: threshold:P, margin:P, entropy:NATS, budget:ERRORS,
     /// positions:P,P,.., left:P,DECAY or remask:P,DOUBT [default: the model's threshold]
     #[arg(long, value_name = "NAME:X")]
     rule: Option<Rule>,
-    /// Rows of a denoised block [default: the model's]
+    /// In mode denoise: rows of a block [default: the model's]
     #[arg(long, value_name = "N")]
     block_size: Option<usize>,
-    /// Rows of a draft, its pending token included [default: 16]
+    /// In modes draft and auto: rows of a draft, its pending token included [default: 16]
     #[arg(long, value_name = "N")]
     draft_width: Option<usize>,
-    /// Preview the next draft already while this one is verified
+    /// In mode draft: preview the next draft already while this one is verified
     #[arg(long)]
     ahead: bool,
-    /// When a draft is kept: exact (the text of causal decoding) or typical
+    /// In modes draft and auto: when a draft is kept, exact (the text of causal decoding) or, in draft
+    /// only, typical
     #[arg(long, value_name = "RULE", default_value = "exact", value_parser = one_of::<Accept>(Accept::NAMES))]
     accept: Accept,
     /// Always the most probable token; overrides --temp
@@ -87,41 +123,52 @@ pub struct GenerationArgs {
 impl GenerationArgs {
     /// The options these flags ask for, checked against a model.
     pub fn options(&self, config: &Config) -> Result<Options> {
-        let mut options = Options::new(self.mode.unwrap_or(Mode::default_for(config)));
-        options.max_tokens = self.max_tokens.unwrap_or(options.max_tokens);
-        options.rule = self.rule.clone().or(self.threshold.map(Rule::threshold));
-        options.block_size = self.block_size;
-        options.draft_width = self.draft_width;
-        options.ahead = self.ahead;
-        options.accept = self.accept;
-        options.sampling.temperature = if self.greedy { 0.0 } else { self.temp };
-        options.sampling.top_k = self.top_k;
-        options.sampling.top_p = self.top_p;
-        options.sampling.min_p = self.min_p;
-        options.sampling.seed = self.seed;
+        let flags = &self.flags;
+        let mode = flags.mode.unwrap_or(Mode::default_for(config));
+        mode.check_given(self.given.iter().copied())?;
+        ensure!(
+            flags.accept == Accept::Exact || !self.given.contains(&"ahead"),
+            "--ahead goes with drafts that are kept exactly, not with --accept typical"
+        );
+        let mut options = Options::new(mode);
+        options.max_tokens = flags.max_tokens.unwrap_or(options.max_tokens);
+        options.rule = flags.rule.clone().or(flags.threshold.map(Rule::threshold));
+        options.block_size = flags.block_size;
+        options.draft_width = flags.draft_width;
+        options.ahead = flags.ahead;
+        // What a file says of drafts waits for mode draft.
+        if mode == Mode::Draft || self.given.contains(&"accept") {
+            options.accept = flags.accept;
+        }
+        options.sampling.temperature = if flags.greedy { 0.0 } else { flags.temp };
+        options.sampling.top_k = flags.top_k;
+        options.sampling.top_p = flags.top_p;
+        options.sampling.min_p = flags.min_p;
+        options.sampling.seed = flags.seed;
         let mut controls = config.controls.clone();
         for (flag, field) in [
-            (self.presence_penalty, &mut controls.presence_penalty),
-            (self.frequency_penalty, &mut controls.frequency_penalty),
-            (self.repetition_penalty, &mut controls.repetition_penalty),
+            (flags.presence_penalty, &mut controls.presence_penalty),
+            (flags.frequency_penalty, &mut controls.frequency_penalty),
+            (flags.repetition_penalty, &mut controls.repetition_penalty),
         ] {
             *field = flag.unwrap_or(*field);
         }
         options.controls = Some(controls);
-        options.ignore_eos = self.ignore_eos;
-        options.savings = self.without.iter().fold(Savings::ALL, |set, &saving| set.without(saving));
+        options.ignore_eos = flags.ignore_eos;
+        options.savings = flags.without.iter().fold(Savings::ALL, |set, &saving| set.without(saving));
         options.check(config)?;
         Ok(options)
     }
 
     /// Stop strings.
     pub fn stops(&self) -> &[String] {
-        &self.stop
+        &self.flags.stop
     }
 
     /// The trace file, created; never over the mapped model.
     pub fn trace(&self, model: &Path) -> Result<Option<Trace>> {
-        self.trace
+        self.flags
+            .trace
             .as_ref()
             .map(|path| {
                 if let (Ok(trace), Ok(model)) = (path.canonicalize(), model.canonicalize()) {

@@ -229,3 +229,33 @@ fn errors_say_what_and_where() {
     assert_eq!(unknown.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("--no-such-flag"));
 }
+
+/// As the server refuses them, too; `options` of `Mode::check_given` are the same.
+#[test]
+fn options_that_a_mode_has_no_use_for_are_refused() {
+    let model = path("small/model.q4tp.cmf");
+    let run = |args: &[&str]| err(&[&["run", &model, "-p", "x", "-n", "1"], args].concat());
+    for (mode, flag, value) in [
+        ("causal", "--threshold", "0.9"),
+        ("causal", "--block-size", "4"),
+        ("causal", "--accept", "exact"),
+        ("draft", "--rule", "entropy:0.3"),
+        ("auto", "--threshold", "0.9"),
+        ("denoise", "--draft-width", "4"),
+    ] {
+        let told = run(&["--mode", mode, flag, value]);
+        let option = flag.trim_start_matches('-').replace('-', "_");
+        assert!(told.contains(&format!("option {option}: has no meaning in mode {mode}")), "{told}");
+    }
+    assert!(run(&["--ahead"]).contains("ahead: has no meaning in mode denoise"));
+    assert!(run(&["--mode", "draft", "--ahead", "--accept", "typical"]).contains("--ahead"));
+
+    // Settings in a file wait for the mode that they are for.
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml").display().to_string();
+    fs::write(&file, "threshold = 0.5\ndraft-width = 4\nahead = true\naccept = 'typical'\nblock-size = 4\n")
+        .unwrap();
+    for mode in ["denoise", "causal", "auto"] {
+        ok(&["--config", &file, "run", &model, "-p", "x", "-n", "1", "--mode", mode]);
+    }
+}

@@ -45,6 +45,23 @@ impl Mode {
             Mode::Auto => "auto",
         }
     }
+
+    /// Refuses what somebody set, fields of [`Options`] by name, and this mode has no use for.
+    ///
+    /// # Errors
+    /// [`Error::Option`] naming the first such option.
+    pub fn check_given(self, options: impl IntoIterator<Item = &'static str>) -> Result<()> {
+        let heeds = |option: &str| match option {
+            "threshold" | "rule" | "block_size" => self == Mode::Denoise,
+            "draft_width" | "accept" => matches!(self, Mode::Draft | Mode::Auto),
+            "ahead" => self == Mode::Draft,
+            _ => true,
+        };
+        match options.into_iter().find(|option| !heeds(option)) {
+            None => Ok(()),
+            Some(option) => Err(invalid(option, format!("has no meaning in mode {self}"))),
+        }
+    }
 }
 
 impl fmt::Display for Mode {

@@ -141,6 +141,20 @@ fn text(executor: &CpuExecutor, outcome: &Outcome, thinking: bool) -> Option<Str
     Some(NANO.0.tokenizer().decode(ids, true).unwrap())
 }
 
+/// Outside of its strings: a space behind each comma and colon, and nowhere else.
+fn is_spaced_as_documented(json: &str) -> bool {
+    let (mut inside, mut escaped, mut outside) = (false, false, String::new());
+    for c in json.chars() {
+        let quote = c == '"' && !escaped;
+        escaped = inside && c == '\\' && !escaped;
+        inside ^= quote;
+        if !inside {
+            outside.push(c);
+        }
+    }
+    outside.replace(", ", "").replace(": ", "").chars().all(|c| !c.is_whitespace() && c != ',' && c != ':')
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, max_shrink_iters: 20, ..ProptestConfig::default() })]
 
@@ -172,6 +186,7 @@ proptest! {
                 let text = text.expect("no end in the reasoning");
                 let value = serde_json::from_str(&text);
                 prop_assert!(value.as_ref().is_ok_and(|value| shape.allows(value)), "{text} {shape:?}");
+                prop_assert!(is_spaced_as_documented(&text), "{text}");
             }
             Finish::Length => prop_assert_eq!(outcome.tokens.len(), max_tokens),
             other => prop_assert!(false, "{:?}", other),

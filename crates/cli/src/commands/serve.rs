@@ -89,7 +89,7 @@ struct Defaults {
     /// Most tokens of an answer [default: until it ends]
     #[arg(short = 'n', long, value_name = "N", value_parser = at_least_one::<usize>)]
     max_tokens: Option<usize>,
-    /// Confidence above which a row of a block is fixed [default: the model's]
+    /// Confidence above which a row of a block is fixed, for requests in mode denoise [default: the model's]
     #[arg(long, value_name = "P")]
     threshold: Option<f32>,
     /// Temperature; 0 is greedy

@@ -4,7 +4,8 @@
 //!     cargo test --release -p shamrock-cli --test load -- --seconds 600
 //!
 //! It fails on any error, on an answer that differs from the one the request gets alone, on a request
-//! that does not end, on memory that goes on growing, and on a server that does not end when told to.
+//! that does not end, on memory that goes on growing, on a connection that is left open, and on a server
+//! that does not end when told to.
 
 #![allow(unreachable_pub, reason = "a test has no outside: pub marks what its modules share")]
 
@@ -35,6 +36,9 @@ struct Options {
     /// How long the crowd stays
     #[arg(long, default_value_t = 15)]
     seconds: u64,
+    /// How long one client asks alone before that, each request once at least
+    #[arg(long, default_value_t = 0)]
+    alone: u64,
     /// Clients at once
     #[arg(long, default_value_t = 64)]
     clients: u64,
@@ -85,11 +89,12 @@ fn main() {
 fn run(options: &Options) {
     let server = Server::start(options.parallel, options.clients);
     let jobs = jobs();
-    let alone = one_at_a_time(&server, &jobs);
+    let alone = one_at_a_time(&server, &jobs, Duration::from_secs(options.alone));
+    let open = server.descriptors();
     let memory = Memory::watch(server.pid());
     let crowd = crowd(&server, &jobs, &alone, options);
     let memory = memory.stop();
-    server.settles(SETTLES_WITHIN);
+    server.settles(SETTLES_WITHIN, open);
     let counts = server.counts();
     server.ends();
 
@@ -104,20 +109,25 @@ fn run(options: &Options) {
     }
 }
 
-/// Every job by itself: what the crowd's answers and times are held against.
-fn one_at_a_time(server: &Server, jobs: &[Job]) -> Phase {
+/// Every job by itself, again and again: what the crowd's answers and times are held against.
+fn one_at_a_time(server: &Server, jobs: &[Job], time: Duration) -> Phase {
     let client = Client::new(server.address());
     let mut phase = Phase::begin();
     client.run(&jobs[0], None).unwrap_or_else(|problem| panic!("{problem}"));
     phase.restart();
-    for job in jobs {
-        match client.run(job, None) {
-            Ok(Ending::Answered(answer)) => phase.answers.push((job.id, answer)),
-            Ok(Ending::GivenUp) => {}
-            Err(problem) => phase.problems.push(format!("{} alone: {problem}", job.id)),
+    let begun = Instant::now();
+    loop {
+        for job in jobs {
+            match client.run(job, None) {
+                Ok(Ending::Answered(answer)) => phase.answers.push((job.id, answer)),
+                Ok(Ending::GivenUp) => {}
+                Err(problem) => phase.problems.push(format!("{} alone: {problem}", job.id)),
+            }
+        }
+        if begun.elapsed() >= time {
+            return phase.end();
         }
     }
-    phase.end()
 }
 
 fn crowd(server: &Server, jobs: &[Job], alone: &Phase, options: &Options) -> Phase {

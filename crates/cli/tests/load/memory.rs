@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Growth between two stretches of time that passes for none: allocators keep what threads freed.
-const SLACK: f64 = 0.10;
-const SLACK_BYTES: u64 = 16 << 20;
+const SLACK: f64 = 0.05;
+const SLACK_BYTES: u64 = 12 << 20;
 
 /// A thread that looks at a process.
 pub struct Memory {

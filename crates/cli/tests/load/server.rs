@@ -24,7 +24,7 @@ pub struct Counts {
 impl Server {
     pub fn start(parallel: u64, clients: u64) -> Server {
         let mut process = Command::new(env!("CARGO_BIN_EXE_shamrock"))
-            .args(["serve", "--port", "0", "--prefix-cache", "64", "--backend", "cpu"])
+            .args(["serve", "--port", "0", "--prefix-cache", "16", "--backend", "cpu"])
             .args(["--parallel", &parallel.to_string(), "--queue", &clients.to_string()])
             .arg(root().join("models/clover-nano.cmf"))
             .env("SHAMROCK_CONFIG", "/dev/null")
@@ -56,8 +56,13 @@ impl Server {
         self.process.id()
     }
 
-    /// Waits until nothing is being made and nobody waits.
-    pub fn settles(&self, within: Duration) {
+    /// Files and sockets that it has open; none where the system does not tell.
+    pub fn descriptors(&self) -> Option<usize> {
+        Some(std::fs::read_dir(format!("/proc/{}/fd", self.pid())).ok()?.count())
+    }
+
+    /// Waits until nothing is being made, nobody waits, and no more is open than was before.
+    pub fn settles(&self, within: Duration, open: Option<usize>) {
         let begun = Instant::now();
         loop {
             let metrics = self.get("/metrics");
@@ -67,6 +72,14 @@ impl Server {
                 break;
             }
             assert!(begun.elapsed() < within, "{busy} answers are left without a client");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        while self.descriptors() > open {
+            assert!(
+                begun.elapsed() < within,
+                "{:?} descriptors are left, {open:?} before",
+                self.descriptors()
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
         self.get("/health");

@@ -283,8 +283,9 @@ pub(crate) fn ask(app: &App, prompts: Vec<Prompt>, plan: Plan, raw: bool) -> Res
                 late: late.clone(),
             });
             let mut options = plan.options(choice);
+            let held = plan.grammar.as_ref();
             options.constraint =
-                plan.grammar.as_ref().map(|grammar| app.constraint(grammar, &prompt)).transpose()?;
+                held.map(|(grammar, field)| app.constraint(grammar, field, &prompt)).transpose()?;
             options.checkpoints = prompt.stable.into_iter().collect();
             requests.push(Request { prompt: prompt.ids.clone(), options, listener });
         }

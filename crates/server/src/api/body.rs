@@ -6,10 +6,12 @@ use axum::http::{StatusCode, header};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::api::ServerOptions;
 use crate::api::error::{ApiError, Result};
 
-/// A JSON body of at most `limit` bytes.
-pub(crate) async fn read_json<T: DeserializeOwned>(request: Request, limit: usize) -> Result<T> {
+/// A JSON body, as large as the server takes and as long under way.
+pub(crate) async fn read_json<T: DeserializeOwned>(request: Request, options: &ServerOptions) -> Result<T> {
+    let limit = options.max_body;
     // A page of another origin can send a form or plain text without asking first, but not this.
     if !is_json(request.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok())) {
         let message = "the body must have the content type application/json";
@@ -23,7 +25,12 @@ pub(crate) async fn read_json<T: DeserializeOwned>(request: Request, limit: usiz
     if announced.is_some_and(|bytes: u64| bytes > limit as u64) {
         return Err(too_large());
     }
-    let bytes = to_bytes(request.into_body(), limit).await.map_err(|error| {
+    let whole = tokio::time::timeout(options.timeout, to_bytes(request.into_body(), limit)).await;
+    let whole = whole.map_err(|_| {
+        let message = format!("the body did not come within {} s", options.timeout.as_secs());
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, message).code("timeout")
+    })?;
+    let bytes = whole.map_err(|error| {
         // The only other cause is a connection that broke, where nobody reads the reply.
         tracing::debug!(%error, "reading a body");
         too_large()
@@ -41,15 +48,33 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
-        let problem = error.into_inner();
+        let problem = in_plain_words(&error.into_inner());
         match path.as_str() {
             "." | "?" => ApiError::new(StatusCode::BAD_REQUEST, format!("the body: {problem}")),
-            _ => ApiError::field(path, problem.to_string()),
+            _ => ApiError::field(path, problem),
         }
     })?;
     json.end().map_err(|e| ApiError::new(StatusCode::BAD_REQUEST, format!("the body: {e}")))?;
     Ok(value)
 }
+
+/// What is wrong with a value, for people who do not know the types of this program.
+pub(crate) fn in_plain_words(problem: &serde_json::Error) -> String {
+    let problem = problem.to_string();
+    let Some((before, rest)) = problem.split_once("expected ") else { return problem };
+    let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
+    let (kind, after) = rest.split_at(end);
+    let kind = match kind {
+        "usize" | "u64" | "u32" | "u8" => "an integer of at least 0",
+        "i64" => "an integer of 64 bits",
+        "f32" => "a number",
+        other => other,
+    };
+    format!("{before}expected {kind}{after}")
+}
+
+/// Fields that are for others than the model.
+pub(crate) const NOTED: &[&str] = &["user", "metadata", "safety_identifier", "prompt_cache_key"];
 
 /// Refuses fields that this server does not know, or knows and cannot honour. `null` and the values
 /// in `neutral` ask for nothing; fields in `noted` are for others than the model.

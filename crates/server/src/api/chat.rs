@@ -3,91 +3,62 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Request, State};
+use axum::response::Response;
 use axum::response::sse::Event;
-use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use shamrock_text::{Message, Piece};
 use utoipa::ToSchema;
 
 use crate::api::answer::{Call, Update, What, ask};
-use crate::api::body::{read_json, refuse_rest};
-use crate::api::conversation::{message, render_options, text_of};
+use crate::api::body::{NOTED, read_json, refuse_rest};
+use crate::api::chunks::{Chunks, StreamOptions, whole, with_choice};
+use crate::api::conversation::{check_results, message, render_options, text_of};
 use crate::api::error::{ApiError, Dialect, Result};
 use crate::api::format::ResponseFormat;
 use crate::api::logprobs;
-use crate::api::openapi::replies;
-use crate::api::params::{Extension, Params, Stop};
+use crate::api::openapi::{bodies, replies};
+use crate::api::params::{Extension, Names, Params, Stop, with_common_fields};
 use crate::api::stream::{Encode, stream};
 use crate::api::tools::{ChatTool, ToolChoice, ToolUse, past_call};
 use crate::api::usage::Usage;
 use crate::api::{App, Head, reply};
 use crate::random::id;
 
-/// Body of a chat completion. Fields that are not listed are refused, unless they are `null` or ask
-/// for nothing (`user`, `metadata`, `store: false`, ...).
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(expecting = "an object")]
-pub(crate) struct ChatRequest {
-    /// Name of the served model, or nothing.
-    model: Option<String>,
-    /// The conversation.
-    messages: Vec<ChatMessage>,
-    /// Reply as server-sent events.
-    stream: Option<bool>,
-    stream_options: Option<StreamOptions>,
-    /// Most tokens of an answer.
-    #[schema(minimum = 1)]
-    max_completion_tokens: Option<usize>,
-    /// The same under its older name.
-    #[schema(minimum = 1)]
-    max_tokens: Option<usize>,
-    #[schema(minimum = 0)]
-    temperature: Option<f32>,
-    #[schema(minimum = 0, maximum = 1)]
-    top_p: Option<f32>,
-    /// Most candidates of a draw; 0 sets no limit.
-    top_k: Option<usize>,
-    /// Drop candidates less likely than this share of the likeliest.
-    #[schema(minimum = 0, maximum = 1)]
-    min_p: Option<f32>,
-    seed: Option<i64>,
-    presence_penalty: Option<f32>,
-    frequency_penalty: Option<f32>,
-    /// Divides positive and multiplies negative logits of tokens already in the answer.
-    repetition_penalty: Option<f32>,
-    stop: Option<Stop>,
-    /// Answers to give.
-    #[schema(minimum = 1, maximum = 16)]
-    n: Option<usize>,
-    /// Give the probability of every token of the content.
-    logprobs: Option<bool>,
-    /// With `logprobs`: tell so many of the likeliest tokens in each place, 0 to 20.
-    #[schema(maximum = 20)]
-    top_logprobs: Option<usize>,
-    /// Added to the logits of token ids, -100 to 100.
-    #[schema(value_type = Option<Object>)]
-    logit_bias: Option<BTreeMap<String, f32>>,
-    /// What the answer must be.
-    response_format: Option<ResponseFormat>,
-    /// Functions that the model may call.
-    tools: Option<Vec<ChatTool>>,
-    /// `auto`, `none`, `required` or a function.
-    tool_choice: Option<ToolChoice>,
-    /// Allow several calls in one answer.
-    parallel_tool_calls: Option<bool>,
-    /// `none`, `minimal`, `low`, `medium` or `high`; all but `none` ask for reasoning.
-    reasoning_effort: Option<String>,
-    /// Variables of the chat template, `enable_thinking` among them.
-    #[schema(value_type = Option<Object>)]
-    chat_template_kwargs: Option<Map<String, Value>>,
-    /// Options of block diffusion.
-    shamrock: Option<Extension>,
-    #[serde(flatten)]
-    #[schema(ignore)]
-    rest: Map<String, Value>,
+with_common_fields! {
+    /// Body of a chat completion. Fields that are not listed are refused, unless they are `null` or ask
+    /// for nothing (`user`, `metadata`, `store: false`, ...).
+    #[derive(Debug, Deserialize, ToSchema)]
+    #[serde(expecting = "an object")]
+    pub(crate) struct ChatRequest {
+        /// The conversation.
+        messages: Vec<ChatMessage>,
+        /// Most tokens of an answer.
+        #[schema(minimum = 1)]
+        max_completion_tokens: Option<usize>,
+        /// The same under its older name.
+        #[schema(minimum = 1)]
+        max_tokens: Option<usize>,
+        /// Give the probability of every token of the content.
+        logprobs: Option<bool>,
+        /// With `logprobs`: tell so many of the likeliest tokens in each place, 0 to 20.
+        #[schema(maximum = 20)]
+        top_logprobs: Option<usize>,
+        /// What the answer must be.
+        response_format: Option<ResponseFormat>,
+        /// Functions that the model may call.
+        tools: Option<Vec<ChatTool>>,
+        /// `auto`, `none`, `required` or a function.
+        tool_choice: Option<ToolChoice>,
+        /// Allow several calls in one answer.
+        parallel_tool_calls: Option<bool>,
+        /// `none`, `minimal`, `low`, `medium`, `high` or `xhigh`; all but `none` ask for reasoning.
+        reasoning_effort: Option<String>,
+        /// Variables of the chat template, `enable_thinking` among them.
+        #[schema(value_type = Option<Object>)]
+        chat_template_kwargs: Option<Map<String, Value>>,
+    }
 }
 
 /// One message.
@@ -96,8 +67,8 @@ pub(crate) struct ChatRequest {
 pub(crate) struct ChatMessage {
     /// `system`, `developer`, `user`, `assistant` or `tool`.
     role: String,
-    /// A string, or an array of `{"type": "text", "text": ...}`.
     #[serde(default)]
+    #[schema(value_type = Option<bodies::Content>)]
     content: Value,
     /// Reasoning of an assistant's turn.
     reasoning_content: Option<String>,
@@ -133,35 +104,6 @@ struct PastFunction {
     arguments: String,
 }
 
-/// What a stream has beside the answer.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, expecting = "an object")]
-pub(crate) struct StreamOptions {
-    /// End with a chunk that carries the usage.
-    #[serde(default)]
-    pub(crate) include_usage: bool,
-    /// Padding against traffic analysis; must be off.
-    #[serde(default)]
-    include_obfuscation: bool,
-}
-
-impl StreamOptions {
-    /// Whether the usage is wanted; checks that nothing else is.
-    pub(crate) fn usage(options: Option<StreamOptions>, streaming: bool) -> Result<bool> {
-        let StreamOptions { include_usage, include_obfuscation } = options.unwrap_or_default();
-        if include_obfuscation {
-            return Err(ApiError::field("stream_options.include_obfuscation", "is not supported"));
-        }
-        if include_usage && !streaming {
-            return Err(ApiError::field("stream_options", "needs `stream`"));
-        }
-        Ok(include_usage)
-    }
-}
-
-/// Fields that are for others than the model.
-pub(crate) const NOTED: &[&str] = &["user", "metadata", "safety_identifier", "prompt_cache_key"];
-
 /// Answers a conversation.
 #[utoipa::path(
     post,
@@ -170,7 +112,7 @@ pub(crate) const NOTED: &[&str] = &["user", "metadata", "safety_identifier", "pr
     responses((
         status = 200,
         description = "A chat.completion object, or chat.completion.chunk events",
-        content((replies::ChatReply = "application/json"), (String = "text/event-stream"))
+        content((replies::ChatReply = "application/json"), (replies::ChatEvent = "text/event-stream"))
     ))
 )]
 pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -178,9 +120,10 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request) -> Respo
 }
 
 async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
-    let request: ChatRequest = read_json(request, app.options.max_body).await?;
+    let mut request: ChatRequest = read_json(request, &app.options).await?;
     app.check_model(request.model.as_deref())?;
     request.check_rest()?;
+    let common = request.common();
     let messages = messages(&request.messages)?;
     let effort = request.reasoning_effort.as_deref();
     let mut render = render_options(&app.prompter, effort, request.chat_template_kwargs)?;
@@ -193,24 +136,19 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
     if request.max_tokens.is_some_and(|older| Some(older) != max_tokens) {
         return Err(ApiError::field("max_tokens", "contradicts max_completion_tokens"));
     }
+    let older = request.max_completion_tokens.is_none() && request.max_tokens.is_some();
+    let names = Names {
+        max_tokens: if older { "max_tokens" } else { "max_completion_tokens" },
+        stop: "stop",
+        top_logprobs: "top_logprobs",
+    };
     let params = Params {
         max_tokens,
-        temperature: request.temperature,
-        top_p: request.top_p,
-        top_k: request.top_k,
-        min_p: request.min_p,
-        seed: request.seed,
-        presence_penalty: request.presence_penalty,
-        frequency_penalty: request.frequency_penalty,
-        repetition_penalty: request.repetition_penalty,
-        stop: request.stop.map(Stop::into_vec).unwrap_or_default(),
-        n: request.n,
         logprobs: request.logprobs.unwrap_or(false),
         top_logprobs: request.top_logprobs,
-        logit_bias: request.logit_bias,
-        extension: request.shamrock,
+        ..common
     };
-    let mut plan = params.resolve(&app, "stop")?;
+    let mut plan = params.resolve(&app, names)?;
     if plan.top_logprobs > 0 && !plan.logprobs {
         return Err(ApiError::field("top_logprobs", "needs `logprobs`"));
     }
@@ -222,9 +160,8 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
     let choices = plan.n;
     let answers = ask(&app, vec![prompt], plan, false)?;
     if streaming {
-        let calls = vec![0; choices];
-        let chunks = Chunks { head, choices, logprobs, include_usage, usage, calls };
-        return Ok(stream(answers, chunks));
+        let chunks = Chunks::new(head, "chat.completion.chunk", include_usage, usage);
+        return Ok(stream(answers, Deltas { chunks, logprobs, calls: vec![0; choices] }));
     }
     let mut usage = usage;
     let mut choices = Vec::new();
@@ -250,13 +187,7 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
         }));
         passes.extend(answer.passes.into_iter().map(|pass| with_choice(index, pass)));
     }
-    let mut object = head.object("chat.completion");
-    object["choices"] = choices.into();
-    object["usage"] = usage.openai();
-    if !passes.is_empty() {
-        object["shamrock"] = json!({ "events": passes });
-    }
-    Ok(Json(object).into_response())
+    Ok(whole(&head, "chat.completion", choices, &usage, passes))
 }
 
 impl ChatRequest {
@@ -293,12 +224,19 @@ fn messages(messages: &[ChatMessage]) -> Result<Vec<Message>> {
         if given.content.is_null() && given.tool_calls.is_some() {
             converted.content = Value::Null;
         }
+        for (field, given, owner) in [
+            ("tool_calls", given.tool_calls.is_some(), "assistant"),
+            ("reasoning_content", given.reasoning_content.is_some(), "assistant"),
+            ("tool_call_id", given.tool_call_id.is_some(), "tool"),
+        ] {
+            if given && converted.role != owner {
+                let problem = format!("belongs to messages of the role {owner}");
+                return Err(ApiError::field(format!("{path}.{field}"), problem));
+            }
+        }
         converted.reasoning_content = given.reasoning_content.clone();
         converted.name = given.name.clone();
         if let Some(calls) = &given.tool_calls {
-            if given.role != "assistant" {
-                return Err(ApiError::field(format!("{path}.tool_calls"), "are the assistant's to make"));
-            }
             if let Some(at) =
                 calls.iter().position(|call| call.kind.as_deref().is_some_and(|k| k != "function"))
             {
@@ -312,7 +250,9 @@ fn messages(messages: &[ChatMessage]) -> Result<Vec<Message>> {
         converted.tool_call_id = given.tool_call_id.clone();
         Ok(converted)
     };
-    messages.iter().enumerate().map(convert).collect()
+    let messages: Vec<Message> = messages.iter().enumerate().map(convert).collect::<Result<_>>()?;
+    check_results(&messages, "messages")?;
+    Ok(messages)
 }
 
 fn tool_call(call: &Call) -> Value {
@@ -323,47 +263,25 @@ fn tool_call(call: &Call) -> Value {
     })
 }
 
-pub(crate) fn with_choice(index: usize, mut pass: Value) -> Value {
-    pass["choice"] = index.into();
-    pass
-}
-
 /// `chat.completion.chunk` events.
-struct Chunks {
-    head: Head,
-    choices: usize,
+struct Deltas {
+    chunks: Chunks,
     logprobs: bool,
-    include_usage: bool,
-    usage: Usage,
     /// Calls of each answer so far.
     calls: Vec<usize>,
 }
 
-impl Chunks {
-    fn chunk(&self, choices: Value) -> Value {
-        let mut object = self.head.object("chat.completion.chunk");
-        object["choices"] = choices;
-        if self.include_usage {
-            object["usage"] = Value::Null;
-        }
-        object
-    }
-
+impl Deltas {
     fn delta(&self, index: usize, delta: Value, logprobs: Option<Value>, finish: Option<&str>) -> Event {
         let choice = json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish });
-        data(&self.chunk(json!([choice])))
+        self.chunks.choice(choice)
     }
 }
 
-/// An event with JSON data and no name.
-pub(crate) fn data(value: &Value) -> Event {
-    Event::default().data(value.to_string())
-}
-
-impl Encode for Chunks {
+impl Encode for Deltas {
     fn begin(&mut self) -> Vec<Event> {
         let opening = json!({ "role": "assistant", "content": "" });
-        (0..self.choices).map(|index| self.delta(index, opening.clone(), None, None)).collect()
+        (0..self.calls.len()).map(|index| self.delta(index, opening.clone(), None, None)).collect()
     }
 
     fn update(&mut self, Update { choice, what }: Update) -> Vec<Event> {
@@ -389,30 +307,19 @@ impl Encode for Chunks {
                 self.delta(choice, json!({ "tool_calls": [call] }), None, None)
             }
             What::Text { .. } => return Vec::new(),
-            What::Pass(pass) => {
-                let mut chunk = self.chunk(json!([]));
-                chunk["shamrock"] = with_choice(choice, pass);
-                data(&chunk)
-            }
+            What::Pass(pass) => self.chunks.pass(choice, pass),
             What::End(ended) => {
-                self.usage.add(choice, &ended);
+                self.chunks.count(choice, &ended);
                 self.delta(choice, json!({}), None, Some(ended.finish_reason()))
             }
         }]
     }
 
     fn end(&mut self) -> Vec<Event> {
-        let mut events = Vec::new();
-        if self.include_usage {
-            let mut chunk = self.chunk(json!([]));
-            chunk["usage"] = self.usage.openai();
-            events.push(data(&chunk));
-        }
-        events.push(Event::default().data("[DONE]"));
-        events
+        self.chunks.end()
     }
 
     fn error(&mut self, error: ApiError) -> Vec<Event> {
-        vec![data(&error.body(Dialect::OpenAi))]
+        Chunks::error(&error)
     }
 }

@@ -5,22 +5,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Request, State};
+use axum::response::Response;
 use axum::response::sse::Event;
-use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use shamrock_text::{Piece, Prompt, Prompter};
 use utoipa::ToSchema;
 
 use crate::api::answer::{Update, What, ask};
-use crate::api::body::{read_json, refuse_rest};
-use crate::api::chat::{NOTED, StreamOptions, data, with_choice};
+use crate::api::body::{NOTED, read_json, refuse_rest};
+use crate::api::chunks::{Chunks, StreamOptions, whole, with_choice};
 use crate::api::error::{ApiError, Dialect, Result};
 use crate::api::logprobs;
 use crate::api::openapi::replies;
-use crate::api::params::{Extension, Params, Stop};
+use crate::api::params::{Extension, Names, Params, Stop, with_common_fields};
 use crate::api::stream::{Encode, stream};
 use crate::api::usage::Usage;
 use crate::api::{App, Head, reply};
@@ -30,45 +29,23 @@ const MAX_PROMPTS: usize = 16;
 /// Tokens of an answer when the request does not say: what the OpenAI API has.
 const MAX_TOKENS: usize = 16;
 
-/// Body of a completion. Fields that are not listed are refused, unless they ask for nothing.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(expecting = "an object")]
-pub(crate) struct CompletionRequest {
-    /// Name of the served model, or nothing.
-    model: Option<String>,
-    prompt: PromptInput,
-    /// Reply as server-sent events.
-    stream: Option<bool>,
-    stream_options: Option<StreamOptions>,
-    /// Most tokens of an answer; 16 if not given.
-    #[schema(minimum = 1)]
-    max_tokens: Option<usize>,
-    #[schema(minimum = 0)]
-    temperature: Option<f32>,
-    #[schema(minimum = 0, maximum = 1)]
-    top_p: Option<f32>,
-    top_k: Option<usize>,
-    #[schema(minimum = 0, maximum = 1)]
-    min_p: Option<f32>,
-    seed: Option<i64>,
-    presence_penalty: Option<f32>,
-    frequency_penalty: Option<f32>,
-    repetition_penalty: Option<f32>,
-    stop: Option<Stop>,
-    /// Answers to each prompt.
-    #[schema(minimum = 1, maximum = 16)]
-    n: Option<usize>,
-    /// The probability of every token, with so many of the likeliest in its place, 0 to 20.
-    #[schema(maximum = 20)]
-    logprobs: Option<usize>,
-    /// Added to the logits of token ids, -100 to 100.
-    #[schema(value_type = Option<Object>)]
-    logit_bias: Option<BTreeMap<String, f32>>,
-    /// Options of block diffusion.
-    shamrock: Option<Extension>,
-    #[serde(flatten)]
-    #[schema(ignore)]
-    rest: Map<String, Value>,
+/// What a reply and a chunk are called.
+const KIND: &str = "text_completion";
+const NAMES: Names = Names { max_tokens: "max_tokens", stop: "stop", top_logprobs: "logprobs" };
+
+with_common_fields! {
+    /// Body of a completion. Fields that are not listed are refused, unless they ask for nothing.
+    #[derive(Debug, Deserialize, ToSchema)]
+    #[serde(expecting = "an object")]
+    pub(crate) struct CompletionRequest {
+        prompt: PromptInput,
+        /// Most tokens of an answer; 16 if not given.
+        #[schema(minimum = 1)]
+        max_tokens: Option<usize>,
+        /// The probability of every token, with so many of the likeliest in its place, 0 to 20.
+        #[schema(maximum = 20)]
+        logprobs: Option<usize>,
+    }
 }
 
 /// A text, token ids, or several of either.
@@ -109,7 +86,7 @@ impl PromptInput {
     responses((
         status = 200,
         description = "A text_completion object, or such objects as events",
-        content((replies::CompletionReply = "application/json"), (String = "text/event-stream"))
+        content((replies::CompletionReply = "application/json"), (replies::CompletionEvent = "text/event-stream"))
     ))
 )]
 pub(crate) async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -117,32 +94,19 @@ pub(crate) async fn completions(State(app): State<Arc<App>>, request: Request) -
 }
 
 async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
-    let request: CompletionRequest = read_json(request, app.options.max_body).await?;
+    let mut request: CompletionRequest = read_json(request, &app.options).await?;
     app.check_model(request.model.as_deref())?;
     request.check()?;
+    let common = request.common();
     let streaming = request.stream.unwrap_or(false);
     let include_usage = StreamOptions::usage(request.stream_options, streaming)?;
     let params = Params {
         max_tokens: Some(request.max_tokens.unwrap_or(MAX_TOKENS)),
-        temperature: request.temperature,
-        top_p: request.top_p,
-        top_k: request.top_k,
-        min_p: request.min_p,
-        seed: request.seed,
-        presence_penalty: request.presence_penalty,
-        frequency_penalty: request.frequency_penalty,
-        repetition_penalty: request.repetition_penalty,
-        stop: request.stop.map(Stop::into_vec).unwrap_or_default(),
-        n: request.n,
         logprobs: request.logprobs.is_some(),
         top_logprobs: request.logprobs,
-        logit_bias: request.logit_bias,
-        extension: request.shamrock,
+        ..common
     };
-    let plan = params.resolve(&app, "stop").map_err(|error| match error.param.as_deref() {
-        Some("top_logprobs") => ApiError { param: Some("logprobs".into()), ..error },
-        _ => error,
-    })?;
+    let plan = params.resolve(&app, NAMES)?;
     let vocab = app.engine.config().vocab_size;
     let input = request.prompt;
     let prompts = app.prompt(move |prompter| input.encode(prompter)).await.map_err(at_prompt)?;
@@ -154,8 +118,8 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
     let mut usage = Usage::new(plan.mode(), plan.n);
     let answers = ask(&app, prompts, plan, true).map_err(at_prompt)?;
     if streaming {
-        let lengths = Vec::new();
-        return Ok(stream(answers, Chunks { head, logprobs, include_usage, usage, lengths }));
+        let chunks = Chunks::new(head, KIND, include_usage, usage);
+        return Ok(stream(answers, Texts { chunks, logprobs, lengths: Vec::new() }));
     }
     let mut choices = Vec::new();
     let mut passes = Vec::new();
@@ -170,13 +134,7 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
         }));
         passes.extend(answer.passes.into_iter().map(|pass| with_choice(index, pass)));
     }
-    let mut object = head.object("text_completion");
-    object["choices"] = choices.into();
-    object["usage"] = usage.openai();
-    if !passes.is_empty() {
-        object["shamrock"] = json!({ "events": passes });
-    }
-    Ok(Json(object).into_response())
+    Ok(whole(&head, KIND, choices, &usage, passes))
 }
 
 impl CompletionRequest {
@@ -203,33 +161,22 @@ fn at_prompt(error: ApiError) -> ApiError {
 }
 
 /// `text_completion` events.
-struct Chunks {
-    head: Head,
+struct Texts {
+    chunks: Chunks,
     /// Whether they are wanted, and whether with alternatives.
     logprobs: Option<bool>,
-    include_usage: bool,
-    usage: Usage,
     /// Characters of each answer so far.
     lengths: Vec<usize>,
 }
 
-impl Chunks {
-    fn chunk(&self, choices: Value) -> Value {
-        let mut object = self.head.object("text_completion");
-        object["choices"] = choices;
-        if self.include_usage {
-            object["usage"] = Value::Null;
-        }
-        object
-    }
-
+impl Texts {
     fn choice(&self, index: usize, text: &str, logprobs: Option<Value>, finish: Option<&str>) -> Event {
         let choice = json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish });
-        data(&self.chunk(json!([choice])))
+        self.chunks.choice(choice)
     }
 }
 
-impl Encode for Chunks {
+impl Encode for Texts {
     fn begin(&mut self) -> Vec<Event> {
         Vec::new()
     }
@@ -246,30 +193,19 @@ impl Encode for Chunks {
                 self.choice(choice, &text, logprobs, None)
             }
             What::Text { .. } => return Vec::new(),
-            What::Pass(pass) => {
-                let mut chunk = self.chunk(json!([]));
-                chunk["shamrock"] = with_choice(choice, pass);
-                data(&chunk)
-            }
+            What::Pass(pass) => self.chunks.pass(choice, pass),
             What::End(ended) => {
-                self.usage.add(choice, &ended);
+                self.chunks.count(choice, &ended);
                 self.choice(choice, "", None, Some(ended.finish_reason()))
             }
         }]
     }
 
     fn end(&mut self) -> Vec<Event> {
-        let mut events = Vec::new();
-        if self.include_usage {
-            let mut chunk = self.chunk(json!([]));
-            chunk["usage"] = self.usage.openai();
-            events.push(data(&chunk));
-        }
-        events.push(Event::default().data("[DONE]"));
-        events
+        self.chunks.end()
     }
 
     fn error(&mut self, error: ApiError) -> Vec<Event> {
-        vec![data(&error.body(Dialect::OpenAi))]
+        Chunks::error(&error)
     }
 }

@@ -1,5 +1,7 @@
 //! Conversations as clients send them, to messages as chat templates take them.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 use shamrock_text::{Message, Prompter, RenderOptions};
 
@@ -58,6 +60,23 @@ pub(crate) fn message(role: &str, text: String, path: &str) -> Result<Message> {
     Ok(Message::new(role, text))
 }
 
+/// Refuses results of tools that nobody called, as these APIs do; `field` is where the messages stand.
+pub(crate) fn check_results(messages: &[Message], field: &str) -> Result<()> {
+    let mut called = HashSet::new();
+    for message in messages {
+        let calls = message.tool_calls.as_ref().and_then(Value::as_array);
+        called.extend(calls.into_iter().flatten().filter_map(|call| call["id"].as_str()));
+        if message.role == "tool" && !message.tool_call_id.as_deref().is_some_and(|id| called.contains(id)) {
+            let problem = match &message.tool_call_id {
+                Some(id) => format!("there is a result for {id:?}, but no call of that name before it"),
+                None => "a result must name the call that it is for".to_owned(),
+            };
+            return Err(ApiError::field(field, problem));
+        }
+    }
+    Ok(())
+}
+
 /// What the template is told: `effort` is OpenAI's word for how much to reason, `kwargs` are
 /// variables of the template.
 pub(crate) fn render_options(
@@ -85,9 +104,9 @@ pub(crate) fn render_options(
     let asked = match effort {
         None => None,
         Some("none") => Some(false),
-        Some("minimal" | "low" | "medium" | "high") => Some(true),
+        Some("minimal" | "low" | "medium" | "high" | "xhigh") => Some(true),
         Some(other) => {
-            let problem = format!("{other:?} is none of none, minimal, low, medium, high");
+            let problem = format!("{other:?} is none of none, minimal, low, medium, high, xhigh");
             return Err(ApiError::field("reasoning_effort", problem));
         }
     };

@@ -1,5 +1,7 @@
 //! Errors as clients expect them: one kind inside, rendered in the shape of the API that was asked.
 
+use std::borrow::Cow;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -24,6 +26,10 @@ impl Dialect {
         }
     }
 }
+
+/// Most bytes of a message and of the place of a field: a request can name anything at any length.
+const LONGEST_MESSAGE: usize = 1000;
+const LONGEST_PARAM: usize = 200;
 
 /// Why a request fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,18 +86,19 @@ impl ApiError {
     }
 
     pub(crate) fn body(&self, dialect: Dialect) -> Value {
+        let message = shortened(&self.message, LONGEST_MESSAGE);
         match dialect {
             Dialect::OpenAi => json!({
                 "error": {
-                    "message": self.message,
+                    "message": message,
                     "type": self.openai_type(),
-                    "param": self.param,
+                    "param": self.param.as_ref().map(|param| shortened(param, LONGEST_PARAM)),
                     "code": self.code,
                 }
             }),
             Dialect::Anthropic => json!({
                 "type": "error",
-                "error": { "type": self.anthropic_type(), "message": self.message },
+                "error": { "type": self.anthropic_type(), "message": message },
             }),
         }
     }
@@ -129,6 +136,17 @@ impl ApiError {
         }
         response
     }
+}
+
+/// A text, or its beginning and end.
+fn shortened(text: &str, longest: usize) -> Cow<'_, str> {
+    if text.len() <= longest {
+        return text.into();
+    }
+    let boundary = |at: &usize| text.is_char_boundary(*at);
+    let head = (0..=longest / 2).rev().find(boundary).unwrap_or(0);
+    let tail = (text.len() - longest / 2..).find(boundary).unwrap_or(text.len());
+    format!("{}…{}", &text[..head], &text[tail..]).into()
 }
 
 impl From<Refusal> for ApiError {

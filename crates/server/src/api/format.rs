@@ -16,14 +16,14 @@ use crate::api::error::{ApiError, Result};
 /// Grammars compiled at once, on threads of their own.
 const COMPILING: usize = 2;
 
-/// Form of a chat completion.
+/// Form of a chat completion. (A variant in braces has no other fields; without, serde passes them over.)
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields, expecting = "an object")]
 pub(crate) enum ResponseFormat {
     /// Whatever the model writes.
-    Text,
+    Text {},
     /// A JSON object.
-    JsonObject,
+    JsonObject {},
     /// A JSON value that a schema describes.
     JsonSchema {
         /// The schema.
@@ -50,8 +50,8 @@ pub(crate) struct NamedSchema {
 impl ResponseFormat {
     pub(crate) fn source(self) -> Option<Source> {
         match self {
-            ResponseFormat::Text => None,
-            ResponseFormat::JsonObject => Some(Source::JsonObject),
+            ResponseFormat::Text {} => None,
+            ResponseFormat::JsonObject {} => Some(Source::JsonObject),
             ResponseFormat::JsonSchema { json_schema } => Some(schema(json_schema.schema)),
         }
     }
@@ -62,9 +62,9 @@ impl ResponseFormat {
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields, expecting = "an object")]
 pub(crate) enum TextFormat {
     /// Whatever the model writes.
-    Text,
+    Text {},
     /// A JSON object.
-    JsonObject,
+    JsonObject {},
     /// A JSON value that a schema describes.
     JsonSchema {
         /// What the schema is called.
@@ -83,8 +83,8 @@ pub(crate) enum TextFormat {
 impl TextFormat {
     pub(crate) fn source(self) -> Option<Source> {
         match self {
-            TextFormat::Text => None,
-            TextFormat::JsonObject => Some(Source::JsonObject),
+            TextFormat::Text {} => None,
+            TextFormat::JsonObject {} => Some(Source::JsonObject),
             TextFormat::JsonSchema { schema: given, .. } => Some(schema(given)),
         }
     }
@@ -130,12 +130,17 @@ impl App {
         compiled.map_err(|error| ApiError::field(field, error.to_string()).code("invalid_schema"))
     }
 
-    /// Holds the answer to a prompt to a grammar, from the end of its reasoning on.
-    pub(crate) fn constraint(&self, grammar: &Arc<dyn Grammar>, prompt: &Prompt) -> Result<Constraint> {
+    /// Holds the answer to a prompt to a grammar that a field asks for, from the end of its reasoning on.
+    pub(crate) fn constraint(
+        &self,
+        grammar: &Arc<dyn Grammar>,
+        field: &str,
+        prompt: &Prompt,
+    ) -> Result<Constraint> {
         let after = if prompt.in_reasoning {
             let problem = "this model's reasoning ends with no token of its own; ask for none";
             let end = self.prompter.reasoning_end();
-            Some(end.ok_or_else(|| ApiError::field("response_format", problem))?)
+            Some(end.ok_or_else(|| ApiError::field(field, problem))?)
         } else {
             None
         };

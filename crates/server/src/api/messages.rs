@@ -14,16 +14,18 @@ use utoipa::ToSchema;
 
 use crate::api::answer::{Ended, Update, What, ask};
 use crate::api::body::{read_json, refuse_rest};
-use crate::api::conversation::{check_thinking, message, only, part_text, text_of};
+use crate::api::conversation::{check_results, check_thinking, message, only, part_text, text_of};
 use crate::api::error::{ApiError, Dialect, Result};
 use crate::api::format::TextFormat;
-use crate::api::openapi::replies;
-use crate::api::params::{Extension, Params};
+use crate::api::openapi::{bodies, replies};
+use crate::api::params::{Extension, Names, Params};
 use crate::api::stream::{Encode, stream};
 use crate::api::tools::{MessageChoice, MessageTool, ToolUse, past_call};
 use crate::api::usage::Usage;
 use crate::api::{App, reply};
 use crate::random::id;
+
+const NAMES: Names = Names { max_tokens: "max_tokens", stop: "stop_sequences", top_logprobs: "top_logprobs" };
 
 /// Body of a message. Fields that are not listed are refused, unless they ask for nothing.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -32,8 +34,9 @@ pub(crate) struct MessagesRequest {
     /// Name of the served model.
     model: String,
     messages: Vec<MessageInput>,
-    /// System message: a string, or an array of text blocks.
+    /// System message.
     #[serde(default)]
+    #[schema(value_type = Option<bodies::Content>)]
     system: Value,
     /// Most tokens of the answer, reasoning included. Required, but by `count_tokens`.
     #[schema(minimum = 1)]
@@ -71,8 +74,7 @@ struct OutputConfig {
 struct MessageInput {
     /// `user` or `assistant`.
     role: String,
-    /// A string, or an array of blocks: `text`; by the assistant also `thinking` and `tool_use`; by the
-    /// user also `tool_result`.
+    #[schema(value_type = bodies::TurnContent)]
     content: Value,
 }
 
@@ -84,8 +86,8 @@ enum Thinking {
         #[serde(rename = "budget_tokens")]
         _budget_tokens: Option<u32>,
     },
-    Adaptive,
-    Disabled,
+    Adaptive {},
+    Disabled {},
 }
 
 /// Answers a conversation.
@@ -96,7 +98,7 @@ enum Thinking {
     responses((
         status = 200,
         description = "A message object, or the events of one",
-        content((replies::MessageReply = "application/json"), (String = "text/event-stream"))
+        content((replies::MessageReply = "application/json"), (replies::MessageEvent = "text/event-stream"))
     ))
 )]
 pub(crate) async fn messages(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -115,28 +117,20 @@ pub(crate) async fn count_tokens(State(app): State<Arc<App>>, request: Request) 
 }
 
 async fn count(app: Arc<App>, request: Request) -> Result<Response> {
-    let mut request: MessagesRequest = read_json(request, app.options.max_body).await?;
+    let mut request: MessagesRequest = read_json(request, &app.options).await?;
     let tools = request.tools()?;
     let (messages, render) = request.conversation(&app, &tools)?;
+    request.params().resolve(&app, NAMES)?;
     let prompt = app.prompt(move |prompter| prompter.chat(&messages, &render)).await?;
     Ok(Json(json!({ "input_tokens": prompt.ids.len() })).into_response())
 }
 
 async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
-    let mut request: MessagesRequest = read_json(request, app.options.max_body).await?;
+    let mut request: MessagesRequest = read_json(request, &app.options).await?;
     let tools = request.tools()?;
     let (messages, render) = request.conversation(&app, &tools)?;
-    let max_tokens = request.max_tokens.ok_or_else(|| ApiError::field("max_tokens", "is required"))?;
-    let params = Params {
-        max_tokens: Some(max_tokens),
-        temperature: request.temperature,
-        top_p: request.top_p,
-        top_k: request.top_k,
-        stop: request.stop_sequences.unwrap_or_default(),
-        extension: request.shamrock,
-        ..Params::default()
-    };
-    let mut plan = params.resolve(&app, "stop_sequences")?;
+    request.max_tokens.ok_or_else(|| ApiError::field("max_tokens", "is required"))?;
+    let mut plan = request.params().resolve(&app, NAMES)?;
     let form = request.output_config.and_then(|config| config.format).and_then(TextFormat::source);
     tools.plan(&app, &mut plan, form, "output_config.format").await?;
     let prompt = app.prompt(move |prompter| prompter.chat(&messages, &render)).await?;
@@ -185,9 +179,27 @@ impl MessagesRequest {
         ToolUse::message(self.tools.take().unwrap_or_default(), self.tool_choice.take())
     }
 
+    fn params(&mut self) -> Params {
+        Params {
+            max_tokens: self.max_tokens,
+            temperature: self.temperature,
+            top_p: self.top_p,
+            top_k: self.top_k,
+            stop: self.stop_sequences.take().unwrap_or_default(),
+            extension: self.shamrock.take(),
+            ..Params::default()
+        }
+    }
+
     fn conversation(&self, app: &App, tools: &ToolUse) -> Result<(Vec<Message>, RenderOptions)> {
         app.check_model(Some(&self.model))?;
-        refuse_rest(&self.rest, &["metadata"], &[("service_tier", json!("auto"))])?;
+        let neutral = [
+            ("mcp_servers", json!([])),
+            ("service_tier", json!("auto")),
+            ("service_tier", json!("standard_only")),
+        ];
+        // Prefixes are kept anyway, so there is nothing to do for `cache_control`.
+        refuse_rest(&self.rest, &["metadata", "cache_control"], &neutral)?;
         if self.messages.is_empty() {
             return Err(ApiError::field("messages", "at least one message is needed"));
         }
@@ -198,7 +210,14 @@ impl MessagesRequest {
         for (i, given) in self.messages.iter().enumerate() {
             given.convert(&format!("messages[{i}]"), &mut messages)?;
         }
-        let enable_thinking = self.thinking.as_ref().map(|thinking| !matches!(thinking, Thinking::Disabled));
+        if self.messages.last().is_some_and(|last| last.role == "assistant") {
+            let last = self.messages.len() - 1;
+            let problem = "the last turn must be the user's: an answer cannot be begun for the model";
+            return Err(ApiError::field(format!("messages[{last}].role"), problem).code("unsupported_value"));
+        }
+        check_results(&messages, "messages")?;
+        let enable_thinking =
+            self.thinking.as_ref().map(|thinking| !matches!(thinking, Thinking::Disabled {}));
         check_thinking(&app.prompter, enable_thinking, "thinking")?;
         Ok((messages, RenderOptions { enable_thinking, tools: tools.told(), ..RenderOptions::default() }))
     }

@@ -3,6 +3,7 @@
 mod answer;
 mod body;
 mod chat;
+mod chunks;
 mod completions;
 mod conversation;
 mod error;

@@ -1,5 +1,6 @@
 //! `GET /openapi.json`.
 
+pub(crate) mod bodies;
 pub(crate) mod replies;
 
 use std::sync::Arc;
@@ -32,9 +33,10 @@ use crate::api::{App, chat, completions, messages, models, probes, responses};
 struct Description;
 
 /// What goes wrong with any request that has a body.
-const ERRORS: [(u16, &str); 8] = [
+const ERRORS: [(u16, &str); 9] = [
     (400, "A field that cannot be honoured, a schema that cannot be enforced, or a prompt that is too long"),
     (404, "Another model is served"),
+    (408, "The body did not come in time"),
     (413, "The body is too large"),
     (415, "The body is not JSON"),
     (429, "The queue is full; Retry-After says when to come again"),

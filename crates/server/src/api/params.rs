@@ -57,20 +57,15 @@ pub(crate) struct Extension {
 impl Extension {
     /// Refuses what a mode has no use for, and what contradicts itself.
     fn check(&self, mode: Mode) -> Result<()> {
-        let of_blocks = mode == Mode::Denoise;
-        let of_drafts = matches!(mode, Mode::Draft | Mode::Auto);
-        for (field, given, used) in [
-            ("threshold", self.threshold.is_some(), of_blocks),
-            ("rule", self.rule.is_some(), of_blocks),
-            ("block_size", self.block_size.is_some(), of_blocks),
-            ("draft_width", self.draft_width.is_some(), of_drafts),
-            ("accept", self.accept.is_some(), of_drafts),
-        ] {
-            if given && !used {
-                let problem = format!("has no meaning in mode {mode}");
-                return Err(ApiError::field(format!("shamrock.{field}"), problem).code("unsupported_value"));
-            }
-        }
+        let given = [
+            ("threshold", self.threshold.is_some()),
+            ("rule", self.rule.is_some()),
+            ("block_size", self.block_size.is_some()),
+            ("draft_width", self.draft_width.is_some()),
+            ("accept", self.accept.is_some()),
+        ];
+        let given = given.into_iter().filter(|(_, given)| *given).map(|(option, _)| option);
+        mode.check_given(given).map_err(|error| ApiError::from(error).code("unsupported_value"))?;
         if self.rule.is_some() && self.threshold.is_some() {
             return Err(ApiError::field("shamrock.rule", "stands for a threshold; give one of the two"));
         }
@@ -93,6 +88,14 @@ impl Stop {
             Stop::Many(stops) => stops,
         }
     }
+}
+
+/// What an API calls the fields that not all call the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Names {
+    pub(crate) max_tokens: &'static str,
+    pub(crate) stop: &'static str,
+    pub(crate) top_logprobs: &'static str,
 }
 
 /// What a request asks of a generation; `None` takes the server's default.
@@ -120,8 +123,8 @@ pub(crate) struct Params {
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     options: Options,
-    /// What the answers are held to.
-    pub(crate) grammar: Option<Arc<dyn Grammar>>,
+    /// What the answers are held to, and the field that asks for it.
+    pub(crate) grammar: Option<(Arc<dyn Grammar>, &'static str)>,
     /// The form in which calls of these tools are to be found in the answers.
     pub(crate) calls: Option<(ToolFormat, Tools)>,
     pub(crate) stops: Vec<String>,
@@ -133,9 +136,8 @@ pub(crate) struct Plan {
 }
 
 impl Params {
-    /// Fills in defaults and checks everything; `stop` is the name of the field that holds stop
-    /// strings.
-    pub(crate) fn resolve(self, app: &App, stop: &str) -> Result<Plan> {
+    /// Fills in defaults and checks everything, with errors in the words of the API.
+    pub(crate) fn resolve(self, app: &App, names: Names) -> Result<Plan> {
         let config = app.engine.config();
         let extension = self.extension.unwrap_or_default();
         let mut options = app.options.defaults.clone();
@@ -153,7 +155,7 @@ impl Params {
         options.ignore_eos |= extension.ignore_eos;
         options.max_tokens = self.max_tokens.unwrap_or(options.max_tokens);
         if options.max_tokens == 0 {
-            return Err(ApiError::field("max_tokens", "must be at least 1"));
+            return Err(ApiError::field(names.max_tokens, "must be at least 1"));
         }
         let sampling = &mut options.sampling;
         sampling.temperature = self.temperature.unwrap_or(sampling.temperature);
@@ -175,11 +177,11 @@ impl Params {
         let top_logprobs = self.top_logprobs.unwrap_or(0);
         if top_logprobs > MAX_TOP_LOGPROBS {
             let problem = format!("{top_logprobs} is out of range 0..={MAX_TOP_LOGPROBS}");
-            return Err(ApiError::field("top_logprobs", problem));
+            return Err(ApiError::field(names.top_logprobs, problem));
         }
         options.alternatives = top_logprobs;
         options.check(config)?;
-        check_stops(&self.stop, stop)?;
+        check_stops(&self.stop, names.stop)?;
         let n = self.n.unwrap_or(1);
         if !(1..=MAX_CHOICES).contains(&n) {
             return Err(ApiError::field("n", format!("{n} is out of range 1..={MAX_CHOICES}")));
@@ -224,7 +226,9 @@ fn bias(given: BTreeMap<String, f32>) -> Result<Vec<(u32, f32)>> {
     }
     let entry = |(id, bias): (String, f32)| {
         let field = format!("logit_bias.{id}");
-        let id = id.parse().map_err(|_| ApiError::field(&field, "is no token id"))?;
+        // One spelling for each id, so that none is biased twice.
+        let id = id.parse().ok().filter(|number: &u32| number.to_string() == id);
+        let id = id.ok_or_else(|| ApiError::field(&field, "is no token id"))?;
         if bias.abs() > MAX_BIAS {
             return Err(ApiError::field(&field, format!("{bias} is out of range -{MAX_BIAS}..={MAX_BIAS}")));
         }
@@ -245,3 +249,67 @@ fn check_stops(stops: &[String], field: &str) -> Result<()> {
     }
     Ok(())
 }
+
+/// A request with the fields that chat and text completions have in common. (`#[serde(flatten)]` would do,
+/// but for errors that no longer name the field.)
+macro_rules! with_common_fields {
+    ($(#[$meta:meta])* pub(crate) struct $name:ident { $($(#[$of:meta])* $field:ident: $kind:ty,)* }) => {
+        $(#[$meta])*
+        pub(crate) struct $name {
+            $($(#[$of])* $field: $kind,)*
+            /// Name of the served model, or nothing.
+            model: Option<String>,
+            /// Reply as server-sent events.
+            stream: Option<bool>,
+            stream_options: Option<StreamOptions>,
+            #[schema(minimum = 0)]
+            temperature: Option<f32>,
+            #[schema(minimum = 0, maximum = 1)]
+            top_p: Option<f32>,
+            /// Most candidates of a draw; 0 sets no limit.
+            top_k: Option<usize>,
+            /// Drop candidates less likely than this share of the likeliest.
+            #[schema(minimum = 0, maximum = 1)]
+            min_p: Option<f32>,
+            seed: Option<i64>,
+            presence_penalty: Option<f32>,
+            frequency_penalty: Option<f32>,
+            /// Divides positive and multiplies negative logits of tokens already in the answer.
+            repetition_penalty: Option<f32>,
+            stop: Option<Stop>,
+            /// Answers to give to each prompt.
+            #[schema(minimum = 1, maximum = 16)]
+            n: Option<usize>,
+            /// Added to the logits of token ids, -100 to 100.
+            #[schema(value_type = Option<BTreeMap<String, f32>>)]
+            logit_bias: Option<BTreeMap<String, f32>>,
+            /// Options of block diffusion.
+            shamrock: Option<Extension>,
+            #[serde(flatten)]
+            #[schema(ignore)]
+            rest: Map<String, Value>,
+        }
+
+        impl $name {
+            /// What the common fields ask of a generation.
+            fn common(&mut self) -> Params {
+                Params {
+                    temperature: self.temperature,
+                    top_p: self.top_p,
+                    top_k: self.top_k,
+                    min_p: self.min_p,
+                    seed: self.seed,
+                    presence_penalty: self.presence_penalty,
+                    frequency_penalty: self.frequency_penalty,
+                    repetition_penalty: self.repetition_penalty,
+                    stop: self.stop.take().map(Stop::into_vec).unwrap_or_default(),
+                    n: self.n,
+                    logit_bias: self.logit_bias.take(),
+                    extension: self.shamrock.take(),
+                    ..Params::default()
+                }
+            }
+        }
+    };
+}
+pub(crate) use with_common_fields;

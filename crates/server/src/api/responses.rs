@@ -13,13 +13,12 @@ use shamrock_text::Message;
 use utoipa::ToSchema;
 
 use crate::api::answer::ask;
-use crate::api::body::{read_json, refuse_rest};
-use crate::api::chat::NOTED;
-use crate::api::conversation::{message, render_options, text_of};
+use crate::api::body::{NOTED, in_plain_words, read_json, refuse_rest};
+use crate::api::conversation::{check_results, message, render_options, text_of};
 use crate::api::error::{ApiError, Dialect, Result};
 use crate::api::format::TextFormat;
-use crate::api::openapi::replies;
-use crate::api::params::{Extension, Params};
+use crate::api::openapi::{bodies, replies};
+use crate::api::params::{Extension, Names, Params};
 use crate::api::stream::stream;
 use crate::api::tools::{ResponseTool, ToolChoice, ToolUse, past_call};
 use crate::api::usage::Usage;
@@ -27,13 +26,15 @@ use crate::api::{App, decimal, reply, unix_time};
 use crate::random::id;
 use events::Events;
 
+const NAMES: Names = Names { max_tokens: "max_output_tokens", stop: "stop", top_logprobs: "top_logprobs" };
+
 /// Body of a response. Fields that are not listed are refused, unless they ask for nothing.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(expecting = "an object")]
 pub(crate) struct ResponsesRequest {
     /// Name of the served model, or nothing.
     model: Option<String>,
-    /// A text, or an array of messages, and of reasoning, calls and their outputs as this API has them.
+    #[schema(value_type = bodies::Input)]
     input: Value,
     /// System message.
     instructions: Option<String>,
@@ -70,8 +71,10 @@ pub(crate) struct ResponsesRequest {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "an object")]
 struct Reasoning {
-    /// `none`, `minimal`, `low`, `medium` or `high`; all but `none` ask for reasoning.
+    /// `none`, `minimal`, `low`, `medium`, `high` or `xhigh`; all but `none` ask for reasoning.
     effort: Option<String>,
+    /// Must be nothing: reasoning is shown as it is.
+    summary: Option<String>,
 }
 
 /// The text's form.
@@ -139,7 +142,7 @@ impl Item {
     responses((
         status = 200,
         description = "A response object, or the events of one",
-        content((replies::ResponseReply = "application/json"), (String = "text/event-stream"))
+        content((replies::ResponseReply = "application/json"), (replies::ResponseEvent = "text/event-stream"))
     ))
 )]
 pub(crate) async fn responses(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -147,10 +150,13 @@ pub(crate) async fn responses(State(app): State<Arc<App>>, request: Request) -> 
 }
 
 async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
-    let request: ResponsesRequest = read_json(request, app.options.max_body).await?;
+    let request: ResponsesRequest = read_json(request, &app.options).await?;
     app.check_model(request.model.as_deref())?;
     request.check_rest()?;
     let messages = request.messages()?;
+    if request.reasoning.as_ref().is_some_and(|reasoning| reasoning.summary.is_some()) {
+        return Err(ApiError::field("reasoning.summary", "is not supported").code("unsupported_value"));
+    }
     let effort = request.reasoning.as_ref().and_then(|reasoning| reasoning.effort.clone());
     let mut render = render_options(&app.prompter, effort.as_deref(), None).map_err(|e| ApiError {
         param: Some("reasoning.effort".into()),
@@ -180,7 +186,7 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
         extension: request.shamrock,
         ..Params::default()
     };
-    let mut plan = params.resolve(&app, "stop")?;
+    let mut plan = params.resolve(&app, NAMES)?;
     let (choice, told) = (tools.choice(), tools.told().unwrap_or_else(|| json!([])));
     tools.plan(&app, &mut plan, format.and_then(TextFormat::source), "text.format").await?;
     let prompt = app.prompt(move |prompter| prompter.chat(&messages, &render)).await?;
@@ -234,6 +240,8 @@ impl ResponsesRequest {
                 ("previous_response_id", Value::Null),
                 ("service_tier", json!("auto")),
                 ("store", json!(false)),
+                ("stream_options", json!({})),
+                ("stream_options", json!({ "include_obfuscation": false })),
                 ("truncation", json!("disabled")),
             ],
         )
@@ -254,6 +262,10 @@ impl ResponsesRequest {
             }
             _ => return Err(ApiError::field("input", "must be a string or an array of items")),
         }
+        if messages.is_empty() {
+            return Err(ApiError::field("input", "at least one message is needed"));
+        }
+        check_results(&messages, "input")?;
         Ok(messages)
     }
 }
@@ -268,7 +280,7 @@ fn convert(
     let item: Item = serde_path_to_error::deserialize(item).map_err(|error| {
         let inner = error.path().to_string();
         let place = if inner == "." { path.to_owned() } else { format!("{path}.{inner}") };
-        ApiError::field(place, error.into_inner().to_string())
+        ApiError::field(place, in_plain_words(&error.into_inner()))
     })?;
     item.check(path)?;
     match item.kind.as_deref() {
@@ -332,8 +344,8 @@ fn include(asked: Option<Vec<String>>) -> Result<bool> {
 
 fn format_shown(format: Option<&TextFormat>) -> Value {
     match format {
-        None | Some(TextFormat::Text) => json!({ "type": "text" }),
-        Some(TextFormat::JsonObject) => json!({ "type": "json_object" }),
+        None | Some(TextFormat::Text {}) => json!({ "type": "text" }),
+        Some(TextFormat::JsonObject {}) => json!({ "type": "json_object" }),
         Some(TextFormat::JsonSchema { name, schema, description, .. }) => json!({
             "type": "json_schema", "name": name, "schema": schema, "description": description, "strict": true,
         }),

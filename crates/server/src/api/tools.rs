@@ -45,17 +45,7 @@ pub(crate) struct Function {
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields, expecting = "an object")]
 pub(crate) enum ResponseTool {
     /// A function.
-    Function {
-        /// Its name.
-        name: String,
-        /// What it does.
-        description: Option<String>,
-        /// JSON schema of the arguments.
-        #[schema(value_type = Option<Object>)]
-        parameters: Option<Value>,
-        /// Hold calls to the schema.
-        strict: Option<bool>,
-    },
+    Function(Function),
 }
 
 /// A tool of a message.
@@ -69,7 +59,7 @@ pub(crate) struct MessageTool {
     description: Option<String>,
     /// JSON schema of the arguments.
     #[schema(value_type = Object)]
-    input_schema: Value,
+    input_schema: Option<Value>,
     /// Hold calls to the schema.
     strict: Option<bool>,
     /// Prefixes are kept anyway.
@@ -151,7 +141,7 @@ pub(crate) enum MessageChoice {
         _disable_parallel_tool_use: bool,
     },
     /// None.
-    None,
+    None {},
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -187,19 +177,25 @@ impl ToolUse {
         choice: Option<ToolChoice>,
         parallel: Option<bool>,
     ) -> Result<ToolUse> {
-        let tool = |ResponseTool::Function { name, description, parameters, strict }| {
+        let tool = |ResponseTool::Function(Function { name, description, parameters, strict })| {
             tool(name, description, parameters, strict)
         };
         ToolUse::new(tools.into_iter().map(tool).collect(), openai(choice), parallel.unwrap_or(true))
     }
 
     pub(crate) fn message(tools: Vec<MessageTool>, choice: Option<MessageChoice>) -> Result<ToolUse> {
-        let foreign = |tool: &&MessageTool| tool.kind.as_deref().is_some_and(|kind| kind != "custom");
-        if let Some(tool) = tools.iter().find(foreign) {
-            let kind = tool.kind.as_deref().unwrap_or_default();
-            return Err(ApiError::field("tools", format!("type {kind:?} is not supported")));
+        for (i, tool) in tools.iter().enumerate() {
+            if let Some(kind) = tool.kind.as_deref().filter(|&kind| kind != "custom") {
+                return Err(ApiError::field(
+                    format!("tools[{i}].type"),
+                    format!("{kind:?} is not supported"),
+                ));
+            }
+            if tool.input_schema.is_none() {
+                return Err(ApiError::field(format!("tools[{i}].input_schema"), "is required"));
+            }
         }
-        let tool = |t: MessageTool| tool(t.name, t.description, Some(t.input_schema), t.strict);
+        let tool = |t: MessageTool| tool(t.name, t.description, t.input_schema, t.strict);
         let (choice, single) = match choice {
             None => (Choice::Auto, false),
             Some(MessageChoice::Auto { disable_parallel_tool_use }) => {
@@ -209,7 +205,7 @@ impl ToolUse {
                 (Choice::Required, disable_parallel_tool_use)
             }
             Some(MessageChoice::Tool { name, .. }) => (Choice::Named(name), true),
-            Some(MessageChoice::None) => (Choice::None, false),
+            Some(MessageChoice::None {}) => (Choice::None, false),
         };
         ToolUse::new(tools.into_iter().map(tool).collect(), choice, !single)
     }
@@ -270,11 +266,11 @@ impl ToolUse {
         app: &App,
         plan: &mut Plan,
         form: Option<Source>,
-        field: &str,
+        field: &'static str,
     ) -> Result<()> {
         if !self.is_on() {
             if let Some(source) = form {
-                plan.grammar = Some(app.grammar(field, source).await?);
+                plan.grammar = Some((app.grammar(field, source).await?, field));
             }
             return Ok(());
         }
@@ -296,7 +292,7 @@ impl ToolUse {
                 _ => (self.tools.clone(), self.parallel),
             };
             let calls = Calls { format, tools, otherwise, parallel };
-            plan.grammar = Some(app.grammar("tools", Source::Calls(calls)).await?);
+            plan.grammar = Some((app.grammar("tools", Source::Calls(calls)).await?, "tools"));
         }
         plan.calls = Some((format, self.tools));
         Ok(())

@@ -54,15 +54,17 @@ async fn a_prompt_at_the_context_limit_is_answered_or_refused_never_cut() {
 async fn a_stop_string_cuts_at_every_offset_and_nothing_of_it_leaks() {
     let api = api();
     let question = "Sort these words: pear, apple, plum, cherry, fig, lemon, banana, grape, kiwi, mango";
-    let full = api.chat(chat(question)).await;
+    // Blocks so small that most stop strings begin in one and end in another.
+    let question = with(chat(question), json!({ "shamrock": { "block_size": 2 } }));
+    let full = api.chat(question.clone()).await;
+    assert!(full["usage"]["shamrock"]["blocks"].as_u64().unwrap() > 5, "{full}");
     let full = message(&full, "content").to_owned();
-    assert!(full.len() > 40, "long enough for two blocks: {full}");
     for start in 0..full.len() {
         let length = 1 + start % 7;
         let Some(stop) = full.get(start..start + length) else { continue };
         let want = &full[..full.find(stop).unwrap()];
         // Two stop strings: the one that never comes changes nothing.
-        let body = with(chat(question), json!({ "stop": [stop, "\u{1}"], "stream": start % 2 == 0 }));
+        let body = with(question.clone(), json!({ "stop": [stop, "\u{1}"], "stream": start % 2 == 0 }));
         let reply = api.post("/v1/chat/completions", body).await;
         let (text, finish) = if start % 2 == 0 {
             let events = reply.events();

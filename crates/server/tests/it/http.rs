@@ -1,7 +1,10 @@
 //! The API over the model in the box.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
+use futures_util::StreamExt;
 use serde_json::{Value, json};
 use shamrock_server::EngineOptions;
 
@@ -342,4 +345,13 @@ async fn hostile_bodies_get_an_error_and_nothing_else() {
     let form = Request::post("/v1/chat/completions").body(Body::from(valid)).unwrap();
     assert_eq!(api.send(form).await.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
     api.chat(with(ask("Hello"), json!({ "max_tokens": 1 }))).await;
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_not_waited_for() {
+    let api = api_with(EngineOptions::default(), |options| options.timeout = Duration::from_millis(20));
+    let begun =
+        futures_util::stream::iter([Ok::<_, std::io::Error>("{")]).chain(futures_util::stream::pending());
+    let reply = api.send(post("/v1/chat/completions", Body::from_stream(begun))).await;
+    assert_eq!(reply.status, StatusCode::REQUEST_TIMEOUT, "{}", reply.text);
 }

@@ -5,5 +5,6 @@ mod engine;
 mod faults;
 mod http;
 mod openapi;
+mod parameters;
 mod structured;
 mod support;
