@@ -1,7 +1,7 @@
 // A stand-in for Metal.framework on Linux: GNUstep Foundation, GCC's libobjc and the CPU shim of MSL.
 // Only the methods below exist; another one raises "does not recognize selector". Misuse that Metal's
 // validation layer would report prints one line and aborts.
-// MSL_SHIM (folder of the shim) and CLANGXX come from test-fake-metal.sh.
+// MSL_SHIM (folder of the shim) and CLANGXX come from run-stand-in.sh.
 #define _GNU_SOURCE
 #define object_getClass gcc_inline_object_getClass
 #import <Foundation/Foundation.h>
@@ -12,8 +12,9 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 typedef struct {
@@ -22,10 +23,10 @@ typedef struct {
 typedef int (*launch_t)(const char*, void**, const size_t*, unsigned, const uint32_t*, const uint32_t*,
                         unsigned, uint32_t);
 #define PAGE 16384ul // Apple silicon
-#define MAX_BUFFER (12ul << 30)
 // ---- what tests set and ask
 static NSUInteger working_set = 16ul << 30; // two thirds of a 24 GiB machine
-static unsigned order = 2, fail_in;
+static NSUInteger max_buffer = 12ul << 30;
+static unsigned order = 2, fail_in, refuse_queues, macos = 15;
 static NSUInteger peak, viewed;
 // Bytes that one command buffer may use; returns what it was.
 size_t fake_metal_set_working_set(size_t bytes) {
@@ -33,10 +34,24 @@ size_t fake_metal_set_working_set(size_t bytes) {
     working_set = bytes;
     return old;
 }
+// maxBufferLength; returns what it was.
+size_t fake_metal_set_max_buffer(size_t bytes) {
+    size_t old = max_buffer;
+    max_buffer = bytes;
+    return old;
+}
+// The system's version; returns what it was.
+unsigned fake_metal_set_macos(unsigned major) {
+    unsigned old = macos;
+    macos = major;
+    return old;
+}
 // Order in which the threads of a threadgroup run: `order` of msl_launch.
 void fake_metal_set_order(unsigned o) { order = o; }
 // The n-th command buffer from now on fails, after its first half has run; 0: none.
 void fake_metal_fail_in(unsigned n) { fail_in = n; }
+// The next n queues that are asked for are not given.
+void fake_metal_refuse_queues(unsigned n) { refuse_queues = n; }
 // The most bytes of distinct no-copy buffers that one command buffer has used since the last call.
 size_t fake_metal_take_peak(void) {
     size_t p = peak;
@@ -55,6 +70,28 @@ size_t fake_metal_viewed(void) { return viewed; }
         NSLog(@"FakeMetal: " __VA_ARGS__);                                                                   \
         abort();                                                                                             \
     } while (0)
+// ---- pages
+// Linux maps files at multiples of its own page of 4 KiB. Here they begin where a Mac's do, and the rest of the last
+// page of 16 KiB is nobody else's; it stays when the file is unmapped.
+void* mmap64(void* at, size_t n, int prot, int flags, int fd, off64_t offset) {
+    if (at || fd < 0) return (void*)syscall(SYS_mmap, at, n, prot, flags, fd, offset);
+    size_t whole = (n + PAGE - 1) / PAGE * PAGE;
+    char* room = (char*)syscall(SYS_mmap, 0, whole + PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED) return room;
+    char* p = (char*)(((uintptr_t)room + PAGE - 1) / PAGE * PAGE);
+    if (p > room) munmap(room, p - room);
+    if (p < room + PAGE) munmap(p + whole, room + PAGE - p);
+    return (void*)syscall(SYS_mmap, p, n, prot, flags | MAP_FIXED, fd, offset);
+}
+// ---- the system's version
+typedef struct {
+    NSInteger major, minor, patch;
+} NSOperatingSystemVersion;
+@implementation NSProcessInfo (FakeMetal)
+- (NSOperatingSystemVersion)operatingSystemVersion {
+    return (NSOperatingSystemVersion){macos, 0, 0};
+}
+@end
 // ---- the ARC entry points that GCC's libobjc lacks
 id objc_retain(id o) { return [o retain]; }
 void objc_release(id o) { [o release]; }
@@ -179,7 +216,11 @@ static void stray(int signal) {
 - (void)setLanguageVersion:(NSUInteger)x {
     v = x;
 }
+- (BOOL)respondsToSelector:(SEL)s {
+    return (macos >= 15 || !sel_isEqual(s, @selector(setMathMode:))) && [super respondsToSelector:s];
+}
 - (void)setMathMode:(NSInteger)x {
+    if (macos < 15) FAIL(@"setMathMode: is of macOS 15");
     m = x;
 }
 - (void)setFastMathEnabled:(BOOL)x {
@@ -214,8 +255,15 @@ typedef struct {
     const uint32_t* indirect; // where g is found when it runs
     BOOL concurrent, barrier; // barrier: what came before must be done
 } Disp;
+// After a failure a queue may ignore whatever else it is given; this one always does.
+@interface FMQueue : NSObject {
+  @public
+    BOOL failed;
+}
+@end
 @interface FMCommandBuffer : NSObject {
   @public
+    FMQueue* queue;
     Disp* d;
     unsigned n;
     NSMutableSet* resident; // by useResources
@@ -315,6 +363,14 @@ static void run(Disp* d) {
     int rc = d->p->launch([d->p->name UTF8String], d->b, d->tg, d->ntg, d->g, d->t, 2, order);
     if (rc) FAIL(@"%@: %@", d->p->name, rc == 2 ? @"over 1024 threads in a threadgroup" : @"no such kernel");
 }
+- (void)failWithCode:(NSInteger)code saying:(NSString*)what {
+    queue->failed = YES;
+    status = 5;
+    error = [[NSError errorWithDomain:@"MTLCommandBufferErrorDomain"
+                                 code:code
+                             userInfo:[NSDictionary dictionaryWithObject:what
+                                                                  forKey:NSLocalizedDescriptionKey]] retain];
+}
 // Dispatches of a concurrent encoder between two barriers run in reverse, so that a missing barrier shows.
 - (void)commit {
     if (status) FAIL(@"command buffer committed twice");
@@ -339,15 +395,15 @@ static void run(Disp* d) {
     }
     [pool release];
     if (views > peak) peak = views;
-    BOOL told = fail_in && --fail_in == 0;
-    if (told) n /= 2;
-    if (told || bytes > working_set) {
-        if (!told) n = 0; // nothing runs
-        status = 5;
-        error = [[NSError errorWithDomain:@"MTLCommandBufferErrorDomain"
-                                     code:8
-                                 userInfo:[NSDictionary dictionaryWithObject:@"Insufficient Memory"
-                                                                      forKey:NSLocalizedDescriptionKey]] retain];
+    if (queue->failed) {
+        n = 0;
+        [self failWithCode:4 saying:@"Ignored (for causing prior/excessive GPU errors)"];
+    } else if (fail_in && --fail_in == 0) {
+        n /= 2;
+        [self failWithCode:8 saying:@"Insufficient Memory"];
+    } else if (bytes > working_set) {
+        n = 0;
+        [self failWithCode:8 saying:@"Insufficient Memory"];
     }
     struct timespec a, b;
     clock_gettime(CLOCK_MONOTONIC, &a);
@@ -385,35 +441,40 @@ static void run(Disp* d) {
     [keep release];
     [resident release];
     [error release];
+    [queue release];
     [super dealloc];
 }
 @end
-@interface FMQueue : NSObject
-@end
 @implementation FMQueue
-- (id)commandBuffer {
+- (id)commandBufferWithUnretainedReferences {
     FMCommandBuffer* c = [[FMCommandBuffer new] autorelease];
-    c->retains = YES;
+    c->queue = [self retain];
     return c;
 }
-- (id)commandBufferWithUnretainedReferences {
-    return [[FMCommandBuffer new] autorelease];
+- (id)commandBuffer {
+    FMCommandBuffer* c = [self commandBufferWithUnretainedReferences];
+    c->retains = YES;
+    return c;
 }
 @end
 @interface FMDevice : NSObject
 @end
 @implementation FMDevice
 - (id)newCommandQueue {
+    if (refuse_queues && refuse_queues--) return nil;
     return [FMQueue new];
 }
+- (BOOL)supportsFamily:(NSInteger)family {
+    return family >= 1001 && family <= 1009; // an M4's
+}
 - (NSUInteger)maxBufferLength {
-    return MAX_BUFFER;
+    return max_buffer;
 }
 - (uint64_t)recommendedMaxWorkingSetSize {
     return working_set;
 }
 - (id)newBufferWithLength:(NSUInteger)n options:(NSUInteger)o {
-    if (!n || n > MAX_BUFFER) return nil;
+    if (!n || n > max_buffer) return nil;
     FMBuffer* b = [FMBuffer new];
     b->n = n;
     b->own = YES;
@@ -422,12 +483,11 @@ static void run(Disp* d) {
     return b;
 }
 - (id)newBufferWithBytesNoCopy:(void*)p length:(NSUInteger)n options:(NSUInteger)o deallocator:(id)blk {
-    // mmap of Linux aligns to 4 KiB only; on a Mac the pointer must be a multiple of 16 KiB too
-    if ((uintptr_t)p % 4096 || n % PAGE || !n) {
+    if ((uintptr_t)p % PAGE || n % PAGE || !n) {
         NSLog(@"FakeMetal: newBufferWithBytesNoCopy: pointer or length is not a multiple of the page");
         return nil;
     }
-    if (n > MAX_BUFFER) return nil;
+    if (n > max_buffer) return nil;
     FMBuffer* b = [FMBuffer new];
     b->p = p;
     b->n = n;
@@ -456,7 +516,7 @@ static void run(Disp* d) {
                  error:0];
         NSString* cmd = [NSString
             stringWithFormat:@"unset LD_PRELOAD; cd '%@' && S='%s' && (python3 \"$S/prepass.py\" k.metal > k.cpp && "
-                             @"%s -std=c++20 -O2 -mf16c -mfma -ffp-contract=off -ftls-model=initial-exec "
+                             @"%s -std=c++20 -O2 -mf16c -mfma -ffp-contract=off -ftls-model=initial-exec -fvisibility=hidden "
                              @"-mllvm -jump-threading-threshold=0 -mllvm -disable-early-taildup "
                              @"-mllvm -disable-tail-duplicate -mllvm -tail-dup-placement=0 %s -shared -fPIC \"-I$S\" "
                              @"-w k.cpp \"$S/runtime.cpp\" -o k.so -lpthread && "

@@ -88,8 +88,8 @@ pub struct EngineArgs {
     /// [default: what is free, if that is less than the weights]
     #[arg(long, value_name = "BYTES", help_heading = "Engine", value_parser = parse_bytes)]
     pub memory_budget: Option<u64>,
-    /// Memory for experts in use on a Mac's GPU, like 6G: views of the file beyond it are let go of
-    #[arg(long, value_name = "BYTES", default_value = "6G", help_heading = "Engine", value_parser = parse_bytes)]
+    /// Memory for experts in use on a Mac's GPU: views of the file beyond it are let go of
+    #[arg(long, value_name = "BYTES", default_value = "6GiB", help_heading = "Engine", value_parser = parse_bytes)]
     pub expert_views: u64,
     /// Who chooses experts for a Mac's GPU
     #[arg(long, value_enum, default_value = "host", help_heading = "Engine")]
@@ -166,7 +166,7 @@ impl EngineArgs {
             kv,
             routing,
             prefetch: !self.no_prefetch,
-            expert_views: usize::try_from(self.expert_views).unwrap_or(usize::MAX),
+            expert_views: self.expert_views,
             profile: self.profile,
         };
         Ok(shamrock_metal::open(model, &options)?)
@@ -324,4 +324,35 @@ pub fn text_side(path: &Path, model: &ModelFile) -> Result<Prompter> {
         .transpose()
         .with_context(|| format!("{}: chat template", path.display()))?;
     Ok(Prompter::new(tokenizer, template))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The defaults of a library and of its flags are one.
+    #[test]
+    fn flags_say_what_the_library_does() {
+        #[derive(clap::Parser)]
+        struct Flags {
+            #[command(flatten)]
+            engine: EngineArgs,
+        }
+        let flags = <Flags as clap::Parser>::parse_from(["shamrock"]).engine;
+        let options = MetalOptions::default();
+        assert_eq!((flags.expert_views, !flags.no_prefetch), (options.expert_views, options.prefetch));
+        assert_eq!(options.routing == shamrock_metal::Routing::Host, flags.routing == Routing::Host);
+    }
+
+    #[test]
+    fn sizes_are_decimal_unless_they_say_binary() {
+        for (text, bytes) in
+            [("6GiB", 6 << 30), ("6G", 6_000_000_000), ("1.5k", 1500), ("2Kib", 2048), ("7", 7)]
+        {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "G", "-1G", "6X", "6GiGi", "nan"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
 }

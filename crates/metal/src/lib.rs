@@ -70,22 +70,27 @@ pub struct MetalOptions {
     /// the next layer, where the host routes.
     pub prefetch: bool,
     /// Bytes of the routed experts that stay viewed; exceeded only if one layer of a pass needs more.
-    pub expert_views: usize,
+    pub expert_views: u64,
     /// Measure stages ([`PassStats::stages`](shamrock_model::PassStats)). Each is then a command buffer
     /// of its own, which slows passes down.
     pub profile: bool,
 }
 
+impl MetalOptions {
+    /// Half precision, experts chosen on the host, 6 GiB of them viewed.
+    pub const DEFAULT: MetalOptions = MetalOptions {
+        max_context: None,
+        precision: Precision::Half,
+        kv: KvPrecision::Half,
+        routing: Routing::Host,
+        prefetch: true,
+        expert_views: 6 << 30,
+        profile: false,
+    };
+}
+
 impl Default for MetalOptions {
     fn default() -> Self {
-        MetalOptions {
-            max_context: None,
-            precision: Precision::default(),
-            kv: KvPrecision::default(),
-            routing: Routing::default(),
-            prefetch: true,
-            expert_views: 6 << 30,
-            profile: false,
-        }
+        MetalOptions::DEFAULT
     }
 }

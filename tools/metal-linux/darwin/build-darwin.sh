@@ -1,14 +1,15 @@
 #!/bin/bash
 # Generates code for aarch64-apple-darwin and links executables with ld64.lld, against an SDK that it makes up:
-# headers in include/, libraries of no symbols. What comes out cannot run here. Not optimised, which is quick, and with
-# one set of features for all packages, so that they share what they depend on.
+# headers in include/, libraries of no symbols. What comes out cannot run here. Warnings of the workspace's crates are
+# errors. Quick rather than good: not optimised, no unwinding, and one set of features for all packages, so that they
+# share what they depend on.
 # usage: build-darwin.sh [--work DIR] CRATE_DIR [CARGO_BUILD_ARG...]
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 parse_work "$@"
 [[ ${#ARGS[@]} -gt 0 ]] || die "usage: build-darwin.sh [--work DIR] CRATE_DIR [CARGO_BUILD_ARG...]"
 need_clang
-apt_install "lld-$CLANG" "llvm-$CLANG"
+darwin_packages
 
 export SDKROOT=$WORK/sdk
 rm -rf "$SDKROOT"
@@ -43,6 +44,7 @@ export CARGO_TARGET_AARCH64_APPLE_DARWIN_LINKER=clang-$CLANG
 flags=(--target=arm64-apple-macosx11.0 -mlinker-version=951 -isysroot "$SDKROOT" "-fuse-ld=$(command -v "ld64.lld-$CLANG")"
   -Wl,-undefined,dynamic_lookup -nodefaultlibs -lSystem)
 export CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+export CARGO_PROFILE_RELEASE_PANIC=abort
 export CARGO_RESOLVER_FEATURE_UNIFICATION=workspace
 rust_flags "${flags[@]/#/-Clink-arg=}"
-exec "$KIT/darwin/cargo-darwin.sh" --work "$WORK" build "${ARGS[0]}" --release -Zfeature-unification "${ARGS[@]:1}"
+exec "$KIT/darwin/cargo-darwin.sh" --work "$WORK" build "${ARGS[0]}" --release -Zfeature-unification -Zpanic-abort-tests "${ARGS[@]:1}"

@@ -271,9 +271,12 @@ namespace msl {
     if (known != site) die("simdgroup_matrix operation reached from different call sites (divergent control flow)");
     return false;
 }
+// A new matrix, uninitialised: NaN, if this lane is as far as any, so that no operation on it has been done.
 [[gnu::always_inline]] inline uint32_t matrix_push() {
     uint32_t at = cur->matrix_top++;
     if (at >= Simd::MATRICES) die("more simdgroup matrices alive than the shim has room for");
+    Simd* s = cur->simd;
+    if (cur->matrix_ops == s->matrix_ops) memset(s->matrices[at], 0xff, sizeof s->matrices[at]);
     return at;
 }
 } // namespace msl
@@ -281,9 +284,7 @@ namespace metal {
 template <class T, int R, int C> struct simdgroup_matrix {
     static_assert(R == 8 && C == 8, "only 8x8");
     uint32_t at = msl::matrix_push(); // of the group's stack; it holds floats whatever T is
-    MSL_OP simdgroup_matrix() { // uninitialised: NaN
-        if (msl::matrix_op(MSL_SITE)) memset(e(), 0xff, 64 * sizeof(float));
-    }
+    simdgroup_matrix() {}
     MSL_OP explicit simdgroup_matrix(T d) { // diagonal
         if (msl::matrix_op(MSL_SITE))
             for (int i = 0; i < 64; i++) e()[i] = i % 9 == 0 ? float(d) : 0.0f;
@@ -314,11 +315,13 @@ template <class T> MSL_OP void simdgroup_load(simdgroup_matrix<T, 8, 8>& d, cons
 }
 template <class T> MSL_OP void simdgroup_store(const simdgroup_matrix<T, 8, 8>& s, T* p, ulong ld = 8,
                                                ulong2v o = ulong2v{0, 0}, bool tr = false) {
+    float v[64]; // a lane that goes on before this one may have another matrix in the place
     bool mine = msl::matrix_op(MSL_SITE);
+    if (mine) memcpy(v, s.e(), sizeof v);
     if (msl::simd_rendezvous(MSL_SITE) != ~0u) msl::die("simdgroup_store with missing lanes");
     if (!mine) return;
     for (ulong r = 0; r < 8; r++)
-        for (ulong c = 0; c < 8; c++) p[(o.y + (tr ? c : r)) * ld + o.x + (tr ? r : c)] = T(s.e()[r * 8 + c]);
+        for (ulong c = 0; c < 8; c++) p[(o.y + (tr ? c : r)) * ld + o.x + (tr ? r : c)] = T(v[r * 8 + c]);
 }
 template <class D, class A, class B, class C> MSL_OP void
 simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,

@@ -23,6 +23,7 @@ static thread_local void (*cur_fn)(Group&);
 asm(R"(
 .text
 .globl msl_switch
+.hidden msl_switch
 .type msl_switch,@function
 msl_switch:            # (void** save, void* to)
   pushq %rbp; pushq %rbx; pushq %r12; pushq %r13; pushq %r14; pushq %r15
@@ -51,7 +52,7 @@ void* tg_get(unsigned id, size_t n, size_t al) {
     if (!g->var[id]) {
         g->arena_used = (g->arena_used + al - 1) & ~(al - 1);
         if (g->arena_used + n > 32768) die("threadgroup memory over 32 KiB");
-        g->var[id] = g->arena + g->arena_used;
+        g->var[id] = memset(g->arena + g->arena_used, 0xff, n); // not written yet: NaN
         g->arena_used += n;
     }
     return g->var[id];
@@ -127,7 +128,6 @@ struct Worker {
             s.resize((n + 31) / 32);
         }
         unsigned nsg = (g.nthreads + 31) / 32;
-        memset(arena, 0xff, 32768);
         g.arena = arena;
         g.arena_used = 0;
         memset(g.var, 0, sizeof g.var);
@@ -138,6 +138,7 @@ struct Worker {
                 fprintf(stderr, "threadgroup memory over 32 KiB\n");
                 abort();
             }
+            memset(g.tgmem[i], 0xff, tg_len[i]);
         }
         g.live = g.nthreads;
         g.tg_arrived = 0;

@@ -14,10 +14,10 @@ use half::f16;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::{NSObjectProtocol, ProtocolObject};
 use objc2::sel;
-use objc2_foundation::{NSError, NSString};
+use objc2_foundation::{NSError, NSProcessInfo, NSString};
 use objc2_metal::{
     MTLBuffer, MTLCommandQueue, MTLCompileOptions, MTLComputePipelineState, MTLCreateSystemDefaultDevice,
-    MTLDevice, MTLLanguageVersion, MTLLibrary, MTLMathMode, MTLResourceOptions,
+    MTLDevice, MTLGPUFamily, MTLLanguageVersion, MTLLibrary, MTLMathMode, MTLResourceOptions,
 };
 use shamrock_cmf::Container;
 use shamrock_model::{Error, Result};
@@ -39,6 +39,10 @@ type Object<T> = Retained<ProtocolObject<T>>;
 /// Page of Apple silicon: no-copy buffers begin and end at multiples of it.
 pub(crate) const PAGE: usize = 16 << 10;
 
+/// The oldest macOS that has all that is used whatever the options: version 3.1 of the shading language is
+/// of macOS 14, addresses of buffers are of macOS 13.
+const OLDEST_MACOS: isize = 14;
+
 /// An error of this backend.
 pub(crate) fn failure(problem: impl Into<String>) -> Error {
     Error::Device { backend: BACKEND, problem: problem.into() }
@@ -48,13 +52,28 @@ fn say(error: &NSError) -> String {
     format!("{} (code {})", error.localizedDescription(), error.code())
 }
 
-/// Whether there is a device.
+/// Whether there is a device that the kernels run on.
 ///
 /// # Errors
-/// [`Error::Device`] when there is none.
+/// [`Error::Device`] when there is none, or the system is too old.
 pub fn available() -> Result<()> {
-    let device = autoreleasepool(|_| MTLCreateSystemDefaultDevice());
-    device.map(|_| ()).ok_or_else(|| failure("there is no Metal device"))
+    autoreleasepool(|_| system_device()).map(|_| ())
+}
+
+fn system_device() -> Result<Object<dyn MTLDevice>> {
+    let version = NSProcessInfo::processInfo().operatingSystemVersion();
+    if version.majorVersion < OLDEST_MACOS {
+        return Err(failure(format!(
+            "macOS {}.{} is too old: the kernels need macOS {OLDEST_MACOS}; use --backend cpu",
+            version.majorVersion, version.minorVersion
+        )));
+    }
+    let device = MTLCreateSystemDefaultDevice().ok_or_else(|| failure("there is no Metal device"))?;
+    // The first family with `simdgroup_matrix`, an M1's. A Mac with another processor has none.
+    if !device.supportsFamily(MTLGPUFamily::Apple7) {
+        return Err(failure("the GPU is not of Apple silicon; use --backend cpu"));
+    }
+    Ok(device)
 }
 
 /// Memory that both sides see.
@@ -143,7 +162,7 @@ impl Device {
     /// # Errors
     /// [`Error::Device`] when there is no device or the compiler refuses.
     pub(crate) fn open(kernels: &[Kernel], precision: Precision) -> Result<Device> {
-        let device = MTLCreateSystemDefaultDevice().ok_or_else(|| failure("there is no Metal device"))?;
+        let device = system_device()?;
         let queue = device.newCommandQueue().ok_or_else(|| failure("the device gives no command queue"))?;
         let options = MTLCompileOptions::new();
         options.setLanguageVersion(MTLLanguageVersion::Version3_1);
@@ -180,6 +199,11 @@ impl Device {
         self.device.recommendedMaxWorkingSetSize()
     }
 
+    /// Bytes of a buffer, at most.
+    pub(crate) fn max_buffer(&self) -> usize {
+        self.device.maxBufferLength()
+    }
+
     /// Memory whose contents are written before they are read.
     ///
     /// # Errors
@@ -207,14 +231,8 @@ impl Device {
     /// page may pass the end of the file: mappings are padded to whole pages.
     ///
     /// # Errors
-    /// [`Error::Device`] when the span is larger than the device allows or the container is no mapping.
+    /// [`Error::Device`] when the span is not of pages or the container is no mapping.
     pub(crate) fn view(&self, container: &Arc<Container>, start: usize, len: usize) -> Result<Buffer> {
-        let limit = self.device.maxBufferLength();
-        if len > limit {
-            return Err(failure(format!(
-                "a tensor of {len} bytes is beyond this device's buffers of {limit}"
-            )));
-        }
         let keep = Arc::clone(container);
         let pointer = container.bytes()[start..].as_ptr().cast_mut().cast::<c_void>();
         let pointer = NonNull::new(pointer).ok_or_else(|| failure("the model file is empty"))?;
@@ -249,14 +267,12 @@ impl Device {
             .extend(buffers.into_iter().map(|buffer| Buffer { raw: buffer.raw.clone(), len: buffer.len }));
     }
 
-    /// Makes a new queue: after a failure the old one may refuse what comes next.
-    ///
-    /// # Errors
-    /// [`Error::Device`] when the device gives none.
-    pub(crate) fn renew_queue(&mut self) -> Result<()> {
-        self.queue =
-            self.device.newCommandQueue().ok_or_else(|| failure("the device gives no command queue"))?;
-        Ok(())
+    /// Makes a new queue: after a failure the old one may refuse what comes next. If the device gives none the
+    /// old one stays, and whatever is refused then leads here again.
+    pub(crate) fn renew_queue(&mut self) {
+        if let Some(queue) = self.device.newCommandQueue() {
+            self.queue = queue;
+        }
     }
 }
 

@@ -59,8 +59,8 @@ impl MetalExecutor {
     /// Opens the system's device, compiles the kernels and views the dense weights.
     ///
     /// # Errors
-    /// [`Error::Device`] when there is no device, the model's shape is beyond the kernels, or a tensor is
-    /// larger than the device's buffers.
+    /// [`Error::Device`] when there is no device, the system is too old, the model's shape is beyond the
+    /// kernels, or a tensor is larger than the device's buffers.
     pub fn new(model: ModelFile, options: &MetalOptions) -> Result<Self> {
         autoreleasepool(|_| {
             let encodings = check(&model)?;
@@ -73,9 +73,10 @@ impl MetalExecutor {
                 kernels.extend(Kernel::routing(&Vec::from_iter(of_experts), options.precision));
             }
             let mut device = Device::open(&kernels, options.precision)?;
-            let mut views = Views::new(&device, &model, options.expert_views)?;
+            let expert_bytes = usize::try_from(options.expert_views).unwrap_or(usize::MAX);
+            let mut views = Views::new(&device, &model, expert_bytes)?;
             let device_routing = on_device
-                .then(|| DeviceRouting::new(&mut device, &mut views, &model, options.expert_views))
+                .then(|| DeviceRouting::new(&mut device, &mut views, &model, expert_bytes))
                 .transpose()?;
             let prefetch = options.prefetch && !on_device;
             let limits = Limits {
@@ -117,6 +118,14 @@ impl MetalExecutor {
 impl Engine {
     fn config(&self) -> &Config {
         &self.model.config
+    }
+
+    /// Hands a result on; after a failure of the device what comes next gets a new queue.
+    fn recover<T>(&mut self, result: Result<T>) -> Result<T> {
+        if matches!(result, Err(Error::Device { .. })) {
+            self.device.renew_queue();
+        }
+        result
     }
 
     /// Gives every step's sequence room, and what its commit needs to be cut back.
@@ -218,20 +227,18 @@ impl Executor for MetalExecutor {
         let (config, engine) = (&self.config, &mut self.engine);
         autoreleasepool(|_| {
             let result = self.sequences.run(config, steps, |states| engine.run(states, steps));
-            if matches!(result, Err(Error::Device { .. })) {
-                engine.device.renew_queue()?;
-            }
-            result
+            engine.recover(result)
         })
     }
 
     fn rewind(&mut self, seq: SeqId, len: usize) -> Result<()> {
-        let Engine { device, model, .. } = &self.engine;
+        let (sequences, engine) = (&mut self.sequences, &mut self.engine);
         autoreleasepool(|_| {
-            self.sequences.rewind(seq, len, |state, undo, cut| match undo {
-                Some(undo) => state.rewind(device, &model.config, undo, cut.kept()),
+            let result = sequences.rewind(seq, len, |state, undo, cut| match undo {
+                Some(undo) => state.rewind(&engine.device, engine.config(), undo, cut.kept()),
                 None => Err(Error::Rewind { asked: cut.len, from: cut.from, to: cut.from }),
-            })
+            });
+            engine.recover(result)
         })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use shamrock_cmf::Encoding;
-use shamrock_model::weights::{LayerWeights, Matrix, MixerWeights};
+use shamrock_model::weights::{LayerWeights, Matrix, MixerWeights, Weights};
 use shamrock_model::{Error, ModelFile, Result};
 
 use super::device::failure;
@@ -22,6 +22,14 @@ pub(crate) fn dense_matrices(layer: &LayerWeights) -> Vec<Matrix> {
     mixer.into_iter().chain([moe.router, moe.shared_gate]).chain(moe.shared.matrices()).collect()
 }
 
+/// Every matrix that kernels read.
+pub(crate) fn matrices(weights: &Weights) -> impl Iterator<Item = Matrix> {
+    let routed =
+        |layer: &LayerWeights| layer.moe.experts.iter().flat_map(|e| e.matrices()).collect::<Vec<_>>();
+    let layers = weights.layers.iter().flat_map(move |layer| [dense_matrices(layer), routed(layer)].concat());
+    layers.chain([weights.head])
+}
+
 /// Checks a model's shape and returns the encodings that its matrices have.
 ///
 /// # Errors
@@ -38,11 +46,8 @@ pub(crate) fn check(model: &ModelFile) -> Result<Vec<Encoding>> {
         return Err(refuse(format!("linear_key_head_dim {}", g.key_dim), "32, 64, 128 or 256"));
     }
     let weights = &model.weights;
-    let routed =
-        |layer: &LayerWeights| layer.moe.experts.iter().flat_map(|e| e.matrices()).collect::<Vec<_>>();
-    let layers = weights.layers.iter().flat_map(|layer| [dense_matrices(layer), routed(layer)].concat());
     let mut encodings = HashSet::new();
-    for matrix in layers.chain([weights.head]) {
+    for matrix in matrices(weights) {
         let tensor = weights.tensor(matrix);
         if !matrix.cols.is_multiple_of(32) {
             let what = format!("{} with {} columns", tensor.name, matrix.cols);

@@ -8,7 +8,7 @@ use shamrock_model::weights::{Ffn, Matrix};
 use shamrock_model::{ModelFile, Result};
 
 use super::device::{At, Buffer, Device, PAGE, failure};
-use super::geometry::dense_matrices;
+use super::geometry::{dense_matrices, matrices};
 use super::lru::{Found, Lru};
 
 /// A matrix where kernels find it.
@@ -24,7 +24,7 @@ pub(crate) struct View {
 impl View {
     pub(crate) fn new(device: &Device, container: &Arc<Container>, matrix: Matrix) -> Result<View> {
         let tensor = container.tensor(matrix.id);
-        let (start, len) = span(tensor.offset as usize, tensor.bytes.len());
+        let (start, len) = span_of(container, matrix);
         Ok(View {
             buffer: device.view(container, start, len)?,
             offset: tensor.offset as usize - start,
@@ -61,13 +61,30 @@ fn span(offset: usize, len: usize) -> (usize, usize) {
     (start, (offset + len.max(1)).next_multiple_of(PAGE) - start)
 }
 
+/// Of a matrix.
+fn span_of(container: &Container, matrix: Matrix) -> (usize, usize) {
+    let tensor = container.tensor(matrix.id);
+    span(tensor.offset as usize, tensor.bytes.len())
+}
+
 /// Bytes that views of an expert have.
 fn ffn_bytes(container: &Container, ffn: &Ffn) -> usize {
-    let len = |m: Matrix| {
-        let tensor = container.tensor(m.id);
-        span(tensor.offset as usize, tensor.bytes.len()).1
-    };
-    ffn.matrices().map(len).iter().sum()
+    ffn.matrices().map(|matrix| span_of(container, matrix).1).iter().sum()
+}
+
+/// Checks that the device has buffers of `limit` bytes for every matrix, whenever it will be viewed.
+fn check_spans(model: &ModelFile, limit: usize) -> Result<()> {
+    let container = model.container();
+    for matrix in matrices(&model.weights) {
+        let bytes = span_of(container, matrix).1;
+        if bytes > limit {
+            let name = container.tensor(matrix.id).name;
+            return Err(failure(format!(
+                "{name} needs a buffer of {bytes} bytes, and this device's have up to {limit}; use --backend cpu"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// A routed expert.
@@ -89,8 +106,9 @@ impl Views {
     /// Views every matrix but the routed experts', of which up to `expert_bytes` will be viewed.
     ///
     /// # Errors
-    /// [`shamrock_model::Error::Device`] when a tensor is larger than the device's buffers.
+    /// [`shamrock_model::Error::Device`] when a tensor, also an expert's, is larger than the device's buffers.
     pub(crate) fn new(device: &Device, model: &ModelFile, expert_bytes: usize) -> Result<Views> {
+        check_spans(model, device.max_buffer())?;
         let weights = &model.weights;
         let mut dense = HashMap::new();
         for matrix in weights.layers.iter().flat_map(dense_matrices).chain([weights.head]) {

@@ -98,17 +98,60 @@ pub fn passes(backend: &Backend) {
     }
 }
 
-/// Checks every greedy run of the oracle: tokens, confidences, endings and traces, in all modes.
+/// Checks that half of the rows of every pass have all their logits near the oracle's. It is what can be said of
+/// arithmetic that rounds so much that a choice between nearly equal experts goes the other way here and there, which
+/// moves a row of these random models by whole logits.
+///
+/// # Panics
+/// As [`all`].
+pub fn typical_rows(backend: &Backend) {
+    for Case { name, model, expected, .. } in cases() {
+        let mut executor = backend.open(&model, None);
+        let seq = executor.open().expect("a sequence opens");
+        for (ids, array) in [
+            ("/prompt_ids", "causal_logits"),
+            ("/masked/block_ids", "masked/logits"),
+            ("/partial/block_ids", "partial/logits"),
+            ("/short/block_ids", "short/logits"),
+        ] {
+            let (ids, want) = (expected.ids(ids), &expected.array(array).values);
+            let rows: Vec<usize> = (0..ids.len()).collect();
+            let verb = if array == "causal_logits" { Step::commit } else { Step::preview };
+            let got = scored(&mut *executor, verb(seq, &ids, Score::Logits { rows: &rows }), &name);
+            assert_eq!(got.len(), want.len(), "{}: {name}: {array}", backend.name);
+            let vocab = model.config.vocab_size;
+            let mut off: Vec<f32> = (got.chunks_exact(vocab).zip(want.chunks_exact(vocab)))
+                .map(|(got, want)| got.iter().zip(want).map(|(g, w)| (g - w).abs()).max_by(f32::total_cmp))
+                .map(|worst| worst.expect("a vocabulary"))
+                .collect();
+            off.sort_by(f32::total_cmp);
+            let (median, allowed) = (off[off.len() / 2], backend.oracle.logits);
+            assert!(
+                median <= allowed,
+                "{}: {name}: half the rows of {array} are off by {median:e} or more, allowed {allowed:e}",
+                backend.name
+            );
+        }
+    }
+}
+
+/// Checks [`generations_of`] every container.
 ///
 /// # Panics
 /// As [`all`].
 pub fn generations(backend: &Backend) {
-    for Case { name, model, expected, .. } in cases() {
-        let mut executor = backend.open(&model, None);
-        for run in expected.json["generations"].as_array().expect("runs") {
-            let what = format!("{}: {name}: run {}", backend.name, run["name"]);
-            generations::check(&mut *executor, &what, run, backend.oracle.probability());
-        }
+    cases().iter().for_each(|case| generations_of(backend, case));
+}
+
+/// Checks every greedy run of the oracle: tokens, confidences, endings and traces, in all modes.
+///
+/// # Panics
+/// As [`all`].
+pub fn generations_of(backend: &Backend, case: &Case) {
+    let mut executor = backend.open(&case.model, None);
+    for run in case.expected.json["generations"].as_array().expect("runs") {
+        let what = format!("{}: {}: run {}", backend.name, case.name, run["name"]);
+        generations::check(&mut *executor, &what, run, backend.oracle.probability());
     }
 }
 

@@ -1,4 +1,5 @@
-//! What tests ask of the stand-in for Metal (`tools/metal-linux/FakeMetal.m`); nothing on a Mac.
+//! The stand-in for Metal (`tools/metal-linux/FakeMetal.m`): what tests ask of it, which is nothing on a Mac; and that
+//! it rejects what Metal rejects.
 
 /// Orders in which threads run: ascending, descending, two seeds; under AddressSanitizer, which looks at
 /// addresses, one.
@@ -26,3 +27,106 @@ pub(super) fn set_order(order: u32) {
 
 #[cfg(not(metal_host))]
 pub(super) fn set_order(_order: u32) {}
+
+#[cfg(metal_host)]
+mod rejects {
+    use std::process::Command;
+
+    use objc2::rc::autoreleasepool;
+    use objc2_foundation::NSString;
+    use objc2_metal::{
+        MTLCommandBuffer, MTLCommandEncoder, MTLCommandQueue, MTLComputeCommandEncoder,
+        MTLCreateSystemDefaultDevice, MTLDevice, MTLLibrary, MTLSize,
+    };
+    use shamrock_model::ModelFile;
+    use shamrock_testkit::fixture;
+
+    use super::super::super::abi;
+    use super::super::super::device::{Device, Grid, PAGE};
+    use super::super::super::kernel::Kernel;
+    use crate::Precision;
+
+    fn device() -> Device {
+        Device::open(&[Kernel::CopyWords], Precision::Full).unwrap()
+    }
+
+    /// Views begin and end at pages of 16 KiB, although those of this machine have 4; and the mapping does.
+    #[test]
+    fn views_of_parts_of_pages() {
+        autoreleasepool(|_| {
+            let model = ModelFile::open(fixture("small/model.q4tp.cmf")).unwrap();
+            let (device, container) = (device(), model.container());
+            device.view(container, PAGE, PAGE).unwrap();
+            for (start, len) in [(4096, PAGE), (PAGE, 4096), (PAGE, 0)] {
+                let error = device.view(container, start, len).err().unwrap().to_string();
+                assert!(error.contains("weights must be a mapped file"), "{start}, {len}: {error}");
+            }
+        });
+    }
+
+    /// What Metal's validation ends the process for.
+    #[test]
+    fn misuse() {
+        for (fault, said) in [
+            ("bytes_beyond_4_kib", "setBytes of 8192 bytes"),
+            ("threads_beyond_1024", "over 1024 threads in a threadgroup"),
+            ("threadgroup_memory_beyond_32_kib", "threadgroup memory over 32 KiB"),
+        ] {
+            let test = format!("native::tests::stand_in::rejects::{fault}");
+            let arguments = ["--ignored", "--exact", &test];
+            let output = Command::new(std::env::current_exe().unwrap()).args(arguments).output().unwrap();
+            let all = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success() && all.contains(said), "{fault}: {all}");
+        }
+    }
+
+    /// Copies nothing, with these arguments and so many threads.
+    fn copy<P: bytemuck::Pod>(arguments: &P, threads: usize) {
+        autoreleasepool(|_| {
+            let device = device();
+            let words = device.filled(&[0u32; 4]).unwrap();
+            let mut work = device.work(false);
+            let buffers = [(&words).into(), (&words).into()];
+            work.dispatch(Kernel::CopyWords, Grid::new((1, 1, 1), threads), arguments, &buffers).unwrap();
+            work.wait().unwrap();
+        });
+    }
+
+    #[test]
+    #[ignore = "ends the process"]
+    fn bytes_beyond_4_kib() {
+        copy(&[[0u32; 32]; 64], 32);
+    }
+
+    #[test]
+    #[ignore = "ends the process"]
+    fn threads_beyond_1024() {
+        copy(&abi::Copy { words: 0 }, 1056);
+    }
+
+    #[test]
+    #[ignore = "ends the process"]
+    fn threadgroup_memory_beyond_32_kib() {
+        let source = "using namespace metal;
+            kernel void large(device float* out [[buffer(0)]], uint t [[thread_index_in_threadgroup]]) {
+            threadgroup float all[8193];
+            all[t] = 1.0f;
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+            out[t] = all[31 - t];
+        }";
+        autoreleasepool(|_| {
+            let device = MTLCreateSystemDefaultDevice().unwrap();
+            let library =
+                device.newLibraryWithSource_options_error(&NSString::from_str(source), None).unwrap();
+            let function = library.newFunctionWithName(&NSString::from_str("large")).unwrap();
+            let pipeline = device.newComputePipelineStateWithFunction_error(&function).unwrap();
+            let command = device.newCommandQueue().unwrap().commandBuffer().unwrap();
+            let encoder = command.computeCommandEncoder().unwrap();
+            encoder.setComputePipelineState(&pipeline);
+            let size = |width| MTLSize { width, height: 1, depth: 1 };
+            encoder.dispatchThreadgroups_threadsPerThreadgroup(size(1), size(32));
+            encoder.endEncoding();
+            command.commit();
+        });
+    }
+}

@@ -1,0 +1,68 @@
+//! Views of the file's matrices, and of experts within a budget.
+
+use shamrock_model::weights::{LayerWeights, Matrix};
+
+use super::*;
+
+/// Pages that buffers over the file begin and end at.
+pub(crate) const PAGE: usize = 16 << 10;
+
+/// Bytes of the pages around a matrix.
+pub(crate) fn span(model: &ModelFile, matrix: Matrix) -> usize {
+    let tensor = model.weights.tensor(matrix);
+    let start = tensor.offset as usize / PAGE * PAGE;
+    (tensor.offset as usize + tensor.bytes.len()).next_multiple_of(PAGE) - start
+}
+
+pub(crate) fn experts_of(model: &ModelFile, layer: &LayerWeights) -> usize {
+    layer.moe.experts.iter().flat_map(|e| e.matrices()).map(|m| span(model, m)).sum()
+}
+
+/// Experts are viewed and let go at every budget that makes a difference, which is every number of pages, from none
+/// to all; and nothing changes but the cost.
+#[test]
+fn any_budget_gives_the_same_numbers() {
+    let model = model("small");
+    let ids: Vec<u32> = (1..12).collect();
+    let layers = &model.weights.layers;
+    let all: usize = layers.iter().map(|layer| experts_of(&model, layer)).sum();
+    let one: usize = layers.iter().map(|layer| experts_of(&model, layer)).max().unwrap();
+    let open = |expert_views: usize| {
+        let expert_views = expert_views as u64;
+        MetalExecutor::new(model.clone(), &MetalOptions { expert_views, ..EXACT }).unwrap()
+    };
+    let (want, unbounded) = answers(&mut open(usize::MAX), &ids);
+    let mut missed = BTreeSet::new();
+    for budget in (0..=all).step_by(PAGE) {
+        let mut tight = open(budget);
+        for round in 0..2 {
+            let (got, stats) = answers(&mut tight, &ids);
+            assert!(got == want, "other numbers with a budget of {budget}");
+            let held = tight.expert_bytes();
+            assert!(held <= budget.max(one), "{held} viewed, budget {budget}");
+            assert_eq!(stats.distinct_experts, unbounded.distinct_experts);
+            assert_eq!(stats.distinct_experts, stats.expert_hits + stats.expert_misses);
+            match (budget, round) {
+                (0, _) => assert_eq!(stats.expert_hits, 0, "every layer makes those before it go"),
+                (_, 1) if budget == all => assert_eq!(stats.expert_misses, 0, "all in use were viewed"),
+                _ => {}
+            }
+            missed.insert(stats.expert_misses);
+        }
+    }
+    assert!(missed.len() > layers.len(), "budgets that make no difference: {missed:?}");
+}
+
+/// Refused when it is opened, with what to do.
+#[test]
+fn routing_on_the_device_needs_all_experts() {
+    let model = model("small");
+    let all: usize = model.weights.layers.iter().map(|layer| experts_of(&model, layer)).sum();
+    let open = |expert_views: usize| {
+        let expert_views = expert_views as u64;
+        MetalExecutor::new(model.clone(), &MetalOptions { routing: Routing::Device, expert_views, ..EXACT })
+    };
+    assert_eq!(open(all).unwrap().expert_bytes(), all);
+    let error = open(all - 1).err().unwrap().to_string();
+    assert!(error.contains("beyond --expert-views") && error.contains("--routing host"), "{error}");
+}
