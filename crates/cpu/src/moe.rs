@@ -10,12 +10,11 @@ use std::time::{Duration, Instant};
 use shamrock_model::config::Config;
 use shamrock_model::routing::{Routes, coreset, route, softmax_rows};
 use shamrock_model::weights::{Ffn, MoeWeights};
-use shamrock_model::{Part, Result};
+use shamrock_model::{Part, PlannedPart, Result};
 
 use crate::kernel::BAND;
 use crate::linear::{Linear, Product, ROW_BLOCK, Scratch, Source, Stripe};
 use crate::math::{sigmoid, silu};
-use crate::pass::Rows;
 
 /// Inner columns of a task.
 const INNER: usize = 4 * BAND;
@@ -51,7 +50,7 @@ impl Plan {
         config: &Config,
         w: &MoeWeights,
         y: &[f32],
-        parts: &[Rows<'_>],
+        parts: &[PlannedPart<'_>],
     ) -> Result<Plan> {
         let mut probs = linear.project(w.router, y)?;
         let start = Instant::now();

@@ -1,12 +1,11 @@
 //! One pass: all rows of all steps through the layers together.
 
-use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use shamrock_model::executor::StepOutput;
 use shamrock_model::weights::MixerWeights;
-use shamrock_model::{Error, ModelFile, Part, Pass, PassStats, Result, Score, SeqId, Step};
+use shamrock_model::{Error, ModelFile, Part, Pass, PassStats, PlannedPart, Result, Score, Step};
 
 use crate::executor::Sequences;
 use crate::gdn::Taps;
@@ -30,20 +29,6 @@ pub(crate) struct Engine {
     pub(crate) factors: Factors,
     /// One per layer; `None` for full attention.
     pub(crate) taps: Vec<Option<Arc<Taps>>>,
-}
-
-/// The rows of one part of one step.
-pub(crate) struct Rows<'a> {
-    step: usize,
-    pub(crate) part: Part,
-    seq: SeqId,
-    ids: &'a [u32],
-    score: &'a Score<'a>,
-    /// Position of the first row.
-    position: usize,
-    keep_undo: bool,
-    /// Places in the pass.
-    pub(crate) rows: Range<usize>,
 }
 
 /// Time per stage, in the order they first ran.
@@ -86,7 +71,7 @@ impl Engine {
         let (config, weights) = (&self.model.config, &*self.model.weights);
         let linear = Linear::new(weights, &self.factors, self.precision, self.isa, &self.pool);
         let mut clock = Clock::default();
-        let parts = parts(sequences, steps)?;
+        let parts = sequences.plan(steps)?;
         let ids: Vec<u32> = parts.iter().flat_map(|p| p.ids).copied().collect();
         let positions: Vec<usize> = parts.iter().flat_map(|p| p.position..p.position + p.ids.len()).collect();
         let rotations = Rotations::new(&positions, config.attention.rotary_dim, config.attention.rope_theta);
@@ -130,7 +115,7 @@ impl Engine {
         linear: &Linear<'s>,
         layer: usize,
         x: &[f32],
-        parts: &[Rows<'_>],
+        parts: &[PlannedPart<'_>],
         rotations: &Rotations,
         sequences: &mut Sequences,
     ) -> Result<Vec<f32>> {
@@ -145,7 +130,7 @@ impl Engine {
                         return Err(wrong_kind());
                     };
                     mixer.mix(part.rows.clone(), part.part, cache);
-                    if let Some(undo) = undo.filter(|_| part.keep_undo) {
+                    if let Some(undo) = undo.filter(|_| part.rewindable) {
                         undo.push(None);
                     }
                 }
@@ -160,8 +145,8 @@ impl Engine {
                     };
                     match part.part {
                         Part::Commit => {
-                            let kept = mixer.commit(part.rows.clone(), ring, memory, part.keep_undo);
-                            if let Some(undo) = undo.filter(|_| part.keep_undo) {
+                            let kept = mixer.commit(part.rows.clone(), ring, memory, part.rewindable);
+                            if let Some(undo) = undo.filter(|_| part.rewindable) {
                                 undo.push(kept);
                             }
                         }
@@ -179,7 +164,7 @@ impl Engine {
         &self,
         linear: &Linear<'_>,
         hidden: &[f32],
-        parts: &[Rows<'_>],
+        parts: &[PlannedPart<'_>],
         steps: usize,
     ) -> Result<Vec<StepOutput>> {
         let (config, weights) = (&self.model.config, &*self.model.weights);
@@ -195,33 +180,8 @@ impl Engine {
         let scored = head::score(linear, weights.head, &normed, &scores)?;
         let mut outputs = vec![StepOutput::default(); steps];
         for (part, scored) in parts.iter().zip(scored) {
-            let output = &mut outputs[part.step];
-            match part.part {
-                Part::Commit => output.commit = scored,
-                Part::Preview => output.preview = scored,
-            }
+            part.put(&mut outputs, scored);
         }
         Ok(outputs)
     }
-}
-
-/// The non-empty parts in the order they run: a step's commit before its preview.
-fn parts<'a>(sequences: &mut Sequences, steps: &'a [Step<'a>]) -> Result<Vec<Rows<'a>>> {
-    let mut parts = Vec::new();
-    let mut at = 0;
-    for (i, step) in steps.iter().enumerate() {
-        let from = sequences.get_mut(step.seq)?.len();
-        for (part, ids, score, position) in [
-            (Part::Commit, step.commit, &step.commit_score, from),
-            (Part::Preview, step.preview, &step.preview_score, from + step.commit.len()),
-        ] {
-            if !ids.is_empty() {
-                let keep_undo = step.rewindable && part == Part::Commit;
-                let rows = at..at + ids.len();
-                at = rows.end;
-                parts.push(Rows { step: i, part, seq: step.seq, ids, score, position, keep_undo, rows });
-            }
-        }
-    }
-    Ok(parts)
 }

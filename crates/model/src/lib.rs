@@ -8,6 +8,7 @@
 //! | [`shaping`], [`pick`] | penalties, forbidden ids and ramps; how a row of logits becomes a pick |
 //! | [`executor`] | the seam: two verbs, *preview* and *commit*, over explicit sequences |
 //! | [`sequences`] | the bookkeeping of sequences and snapshots that every executor holds |
+//! | [`plan`] | how the rows of a pass are laid out |
 //! | [`state`], [`state_file`] | a committed state in the plain host form, and in a file |
 //! | [`math`] | small operators over rows that the executors on the host share |
 //! | [`mod@reference`] | the plain f32 executor that defines what every other one must compute |
@@ -20,6 +21,7 @@ pub mod executor;
 mod file;
 pub mod math;
 pub mod pick;
+pub mod plan;
 pub mod reference;
 pub mod routing;
 pub mod sequences;
@@ -33,6 +35,7 @@ pub use error::{Error, Result};
 pub use executor::{Executor, Limits, Part, Pass, PassStats, Score, Scored, SeqId, SnapshotId, Step};
 pub use file::ModelFile;
 pub use pick::{Pick, PickPart};
+pub use plan::PlannedPart;
 pub use sequences::{Sequence, Sequences};
 pub use shaping::Shaping;
 pub use state::{LayerState, SequenceState};

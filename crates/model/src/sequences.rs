@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::executor::{Limits, SeqId, SnapshotId, Step, check_steps};
+use crate::plan::{self, PlannedPart};
 use crate::state::{LayerState, SequenceState};
 
 /// Sequences and snapshots of one executor.
@@ -182,6 +183,14 @@ impl<S, U: Default> Sequences<S, U> {
             sequence.lost = false;
         }
         Ok(result)
+    }
+
+    /// Lays the rows of a pass out, from within [`run`](Self::run).
+    ///
+    /// # Errors
+    /// [`Error::UnknownSequence`].
+    pub fn plan<'a>(&self, steps: &'a [Step<'a>]) -> Result<Vec<PlannedPart<'a>>> {
+        plan::parts(steps, |seq| self.open.get(&seq).map(Sequence::len).ok_or(Error::UnknownSequence(seq)))
     }
 
     /// Cuts a sequence back to `len` rows: `cut` makes its state what it was after them. The undo

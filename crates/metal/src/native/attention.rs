@@ -65,16 +65,18 @@ impl Pass<'_> {
             };
             let (keys, values, to) = match part.part {
                 Part::Commit => (k.into(), v.into(), part.position),
-                Part::Preview => {
-                    (space.own_k.at(part.row0 * own_bytes), space.own_v.at(part.row0 * own_bytes), 0)
-                }
+                Part::Preview => (
+                    space.own_k.at(part.rows.start * own_bytes),
+                    space.own_v.at(part.rows.start * own_bytes),
+                    0,
+                ),
             };
             let arguments = abi::Prepare {
                 heads: a.heads as u32,
                 kv_heads: a.kv_heads as u32,
                 head_dim: a.head_dim as u32,
                 rotary: a.rotary_dim as u32,
-                row0: part.row0 as u32,
+                row0: part.rows.start as u32,
                 to: to as u32,
                 eps: self.config.norm_eps,
                 scale: 1.0 / (a.head_dim as f32).sqrt(),
@@ -104,7 +106,7 @@ impl Pass<'_> {
                 heads: a.heads as u32,
                 kv_heads: a.kv_heads as u32,
                 head_dim: a.head_dim as u32,
-                row0: part.row0 as u32,
+                row0: part.rows.start as u32,
                 rows: n as u32,
                 stored: stored as u32,
                 own: own as u32,
@@ -116,8 +118,8 @@ impl Pass<'_> {
                 (&space.query).into(),
                 k.into(),
                 v.into(),
-                space.own_k.at(part.row0 * own_bytes),
-                space.own_v.at(part.row0 * own_bytes),
+                space.own_k.at(part.rows.start * own_bytes),
+                space.own_v.at(part.rows.start * own_bytes),
                 (&space.partial).into(),
             ];
             let grid = Grid::new((a.heads, n.div_ceil(4), self.splits), 64);

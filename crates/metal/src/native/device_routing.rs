@@ -101,7 +101,7 @@ pub(crate) fn write_blocks(config: &Config, plan: &Plan<'_>, space: &mut Workspa
     let mut block_of: Vec<u32> = Vec::with_capacity(plan.rows);
     for part in &plan.parts {
         let own = if coreset && part.part == Part::Preview {
-            blocks.push(abi::RowRange { row0: part.row0 as u32, rows: part.ids.len() as u32 });
+            blocks.push(abi::RowRange { row0: part.rows.start as u32, rows: part.ids.len() as u32 });
             blocks.len() as u32 - 1
         } else {
             abi::NONE

@@ -73,12 +73,12 @@ impl Pass<'_> {
         let top_p = self.config.block.as_ref().and_then(|b| b.coreset_top_p);
         let mut pairs: Vec<(u32, usize, f32)> = Vec::with_capacity(self.plan.rows * m.top_k);
         for part in &self.plan.parts {
-            let probs = &probs[part.row0 * m.experts..][..part.ids.len() * m.experts];
+            let probs = &probs[part.rows.start * m.experts..][..part.ids.len() * m.experts];
             let top_p = top_p.filter(|_| part.part == Part::Preview);
             let coreset = top_p.map(|top_p| coreset(probs, m, top_p));
             let routes = route(probs, m, coreset.as_deref());
             for row in 0..routes.rows() {
-                pairs.extend(routes.row(row).iter().map(|c| (c.expert, part.row0 + row, c.weight)));
+                pairs.extend(routes.row(row).iter().map(|c| (c.expert, part.rows.start + row, c.weight)));
             }
         }
         pairs.sort_unstable_by_key(|&(expert, row, _)| (expert, row));

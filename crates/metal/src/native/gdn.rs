@@ -1,14 +1,13 @@
 //! Gated DeltaNet over all parts of a pass: the recurrence of commits, the block operator of previews.
 
 use shamrock_model::weights::GdnWeights;
-use shamrock_model::{Part, Result};
+use shamrock_model::{Part, PlannedPart, Result};
 
 use super::abi;
 use super::device::{At, Buffer, Grid};
 use super::kernel::Kernel;
 use super::parameters::GdnParameters;
 use super::pass::Pass;
-use super::plan::PlannedPart;
 use super::state::{LayerBuffers, States, ring_bytes};
 
 /// The training block's size, a literal of the history slot's logit whatever the file's block size.
@@ -68,7 +67,7 @@ impl Pass<'_> {
             let arguments = abi::Conv {
                 channels: g.channels() as u32,
                 taps: g.conv_kernel as u32,
-                row0: part.row0 as u32,
+                row0: part.rows.start as u32,
                 rows: part.ids.len() as u32,
                 block: (kind == Part::Preview).into(),
             };
@@ -81,7 +80,7 @@ impl Pass<'_> {
             ];
             let grid = Grid::new((g.channels().div_ceil(64), part.ids.len(), 1), 64);
             self.work.dispatch(Kernel::GdnConv, grid, &arguments, &buffers)?;
-            lie = lie.start.min(part.row0)..lie.end.max(part.row0 + part.ids.len());
+            lie = lie.start.min(part.rows.start)..lie.end.max(part.rows.end);
         }
         self.work.barrier();
         let arguments = abi::Unit { channels: g.channels() as u32, key_dim: g.key_dim as u32 };
@@ -102,7 +101,7 @@ impl Pass<'_> {
                 key_heads: g.key_heads as u32,
                 value_heads: g.value_heads as u32,
                 value_dim: g.value_dim as u32,
-                row0: part.row0 as u32,
+                row0: part.rows.start as u32,
                 rows: part.ids.len() as u32,
             };
             let state = state(self.states, part, layer)?;
@@ -113,7 +112,7 @@ impl Pass<'_> {
             let arguments = abi::Ring {
                 channels: g.channels() as u32,
                 back: g.ring_rows() as u32,
-                row0: part.row0 as u32,
+                row0: part.rows.start as u32,
                 rows: part.ids.len() as u32,
             };
             let buffers = [(&space.raw).into(), state.into()];
@@ -138,7 +137,7 @@ impl Pass<'_> {
         ];
         for (from, to, width) in copies {
             let words = part.ids.len() * width;
-            let buffers: [At<'_>; 2] = [from.at(part.row0 * width * 4), to.into()];
+            let buffers: [At<'_>; 2] = [from.at(part.rows.start * width * 4), to.into()];
             let arguments = abi::Copy { words: words as u32 };
             self.work.dispatch(Kernel::CopyWords, Grid::flat(words), &arguments, &buffers)?;
         }
@@ -156,7 +155,7 @@ impl Pass<'_> {
                 value_heads: g.value_heads as u32,
                 key_dim: g.key_dim as u32,
                 value_dim: g.value_dim as u32,
-                row0: part.row0 as u32,
+                row0: part.rows.start as u32,
                 rows: n as u32,
                 share: (n as f32 / TRAINING_BLOCK).ln(),
             };

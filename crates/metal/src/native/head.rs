@@ -2,7 +2,7 @@
 
 use bytemuck::Zeroable;
 use shamrock_model::executor::{Scored, StepOutput};
-use shamrock_model::{Config, Part, Pick, Result, Score, Shaping};
+use shamrock_model::{Config, Pick, Result, Score, Shaping};
 
 use super::abi::{self, NONE};
 use super::device::Grid;
@@ -40,7 +40,7 @@ impl Scoring {
                 let bias = shaping.map(|s| biases(s, row)).unwrap_or_default();
                 let probe = probes.get(n).copied().filter(|&id| (id as usize) < config.vocab_size);
                 scoring.rows.push(ScoredRow {
-                    row: (part.row0 + row) as u32,
+                    row: (part.rows.start + row) as u32,
                     pick: shaping.is_some(),
                     record: abi::ScoredRow {
                         shaping: if shaping.is_some() { i as u32 } else { NONE },
@@ -130,24 +130,20 @@ impl Pass<'_> {
         self.work.wait()?; // when nothing is scored
 
         let mut outputs = vec![StepOutput::default(); steps];
-        let (mut logits, mut picks) = (logits.as_slice(), picks.as_slice());
+        let mut logits = logits.as_slice();
         for part in &self.plan.parts {
-            let rows = part.score.rows().len();
-            let (own, rest) = picks.split_at(rows);
-            picks = rest;
             let scored = match part.score {
                 Score::None => Scored::None,
                 Score::Logits { .. } => {
-                    let (own, rest) = logits.split_at(rows * vocab);
+                    let (own, rest) = logits.split_at(part.scored.len() * vocab);
                     logits = rest;
                     Scored::Logits { values: own.to_vec(), vocab }
                 }
-                Score::Picks { .. } => Scored::Picks(own.iter().flatten().copied().collect()),
+                Score::Picks { .. } => {
+                    Scored::Picks(picks[part.scored.clone()].iter().flatten().copied().collect())
+                }
             };
-            match part.part {
-                Part::Commit => outputs[part.step].commit = scored,
-                Part::Preview => outputs[part.step].preview = scored,
-            }
+            part.put(&mut outputs, scored);
         }
         Ok(outputs)
     }

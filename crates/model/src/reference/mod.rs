@@ -24,6 +24,7 @@ use crate::executor::{
 };
 use crate::file::ModelFile;
 use crate::pick::Pick;
+use crate::plan::PlannedPart;
 use crate::routing::Routes;
 use crate::state::{LayerState, SequenceState};
 use crate::weights::MixerWeights;
@@ -78,17 +79,12 @@ type Sequence = crate::Sequence<Vec<LayerState>, Undo>;
 /// What cuts a commit back, per layer; `None` for full attention, whose rows are simply cut.
 type Undo = Vec<Option<gdn::Undo>>;
 
-/// Rows on their way through the layers.
+/// A part on its way through the layers.
 struct Rows<'a> {
+    plan: PlannedPart<'a>,
     site: Site,
-    seq: SeqId,
-    ids: &'a [u32],
-    score: &'a Score<'a>,
-    /// Position of the first row.
-    position: usize,
-    /// Residual stream, `[ids.len(), hidden]`.
+    /// Residual stream, `[rows, hidden]`.
     hidden: Vec<f32>,
-    keep_undo: bool,
 }
 
 impl ReferenceExecutor {
@@ -142,7 +138,7 @@ fn run(
         let mut used = BTreeSet::new();
         for rows in &mut parts {
             let x = norm_1p(&rows.hidden, &w.input_norm, config.norm_eps);
-            let sequence = sequences.get_mut(rows.seq)?;
+            let sequence = sequences.get_mut(rows.plan.seq)?;
             let mixed = mix(&p, &w.mixer, &x, rows, sequence, i)?;
             add(&mut rows.hidden, &mixed);
             observe(rows.site, Event::Mixed(i, &rows.hidden));
@@ -161,12 +157,7 @@ fn run(
     for rows in &parts {
         let normed = norm_1p(&rows.hidden, &weights.norm, config.norm_eps);
         observe(rows.site, Event::Normed(&normed));
-        let scored = score(&p, weights.head, &normed, rows.score)?;
-        let output = &mut outputs[rows.site.step];
-        match rows.site.part {
-            Part::Commit => output.commit = scored,
-            Part::Preview => output.preview = scored,
-        }
+        rows.plan.put(&mut outputs, score(&p, weights.head, &normed, rows.plan.score)?);
     }
     let stats = PassStats {
         device: start.elapsed(),
@@ -178,29 +169,18 @@ fn run(
     Ok(Pass { outputs, stats })
 }
 
-/// The non-empty parts in the order they run: a step's commit before its preview.
+/// The parts in the order they run.
 fn embed<'a>(
     p: &Projector<'_>,
     embedding: crate::weights::Matrix,
     sequences: &mut Sequences,
     steps: &'a [Step<'a>],
 ) -> Result<Vec<Rows<'a>>> {
-    let mut parts = Vec::new();
-    for (i, step) in steps.iter().enumerate() {
-        let from = sequences.get_mut(step.seq)?.len();
-        for (part, ids, score, position) in [
-            (Part::Commit, step.commit, &step.commit_score, from),
-            (Part::Preview, step.preview, &step.preview_score, from + step.commit.len()),
-        ] {
-            if !ids.is_empty() {
-                let hidden = p.gather(embedding, ids)?;
-                let site = Site { step: i, part };
-                let keep_undo = step.rewindable && part == Part::Commit;
-                parts.push(Rows { site, seq: step.seq, ids, score, position, hidden, keep_undo });
-            }
-        }
-    }
-    Ok(parts)
+    let embedded = |plan: PlannedPart<'a>| {
+        let (site, hidden) = (Site { step: plan.step, part: plan.part }, p.gather(embedding, plan.ids)?);
+        Ok(Rows { plan, site, hidden })
+    };
+    sequences.plan(steps)?.into_iter().map(embedded).collect()
 }
 
 /// One layer's mixer over one part; a commit advances the layer's state.
@@ -212,22 +192,22 @@ fn mix(
     sequence: &mut Sequence,
     layer: usize,
 ) -> Result<Vec<f32>> {
-    let part = rows.site.part;
+    let PlannedPart { part, position, rewindable, ids, .. } = rows.plan;
     let (layers, kept) = sequence.state_and_undo();
     let (out, undo) = match (w, &mut layers[layer]) {
         (MixerWeights::Full(w), LayerState::Kv { k, v }) => {
-            (attention::attend(p, w, x, part, rows.position, k, v)?, None)
+            (attention::attend(p, w, x, part, position, k, v)?, None)
         }
         (MixerWeights::Linear(w), LayerState::Gdn { ring, memory }) => match part {
-            Part::Commit => gdn::commit(p, w, x, ring, memory, rows.keep_undo)?,
+            Part::Commit => gdn::commit(p, w, x, ring, memory, rewindable)?,
             Part::Preview => (gdn::preview(p, w, x, ring, memory)?, None),
         },
         _ => return Err(Error::State(format!("layer {layer} is of another kind than its weights"))),
     };
-    if let Some(kept) = kept.filter(|_| rows.keep_undo) {
+    if let Some(kept) = kept.filter(|_| rewindable) {
         kept.push(undo);
     }
-    debug_assert_eq!(out.len(), rows.ids.len() * p.config.hidden_size);
+    debug_assert_eq!(out.len(), ids.len() * p.config.hidden_size);
     Ok(out)
 }
 
