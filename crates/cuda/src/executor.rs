@@ -7,15 +7,15 @@ use cudarc::driver::{CudaGraph, sys};
 use shamrock_model::executor::{Scored, StepOutput};
 use shamrock_model::sequences::Sequences;
 use shamrock_model::{
-    Config, Error, Executor, Limits, ModelFile, Part, Pass, PassStats, Result, Score, SeqId, SequenceState,
-    SnapshotId, Step,
+    Config, Error, Executor, Limits, ModelFile, Part, Pass, PassStats, PlannedPart, Result, Score, SeqId,
+    SequenceState, SnapshotId, Step,
 };
 
 use crate::abi::{self, Ptr};
 use crate::cache::{ExpertCache, Found};
 use crate::device::{Device, driver};
 use crate::geometry::Geometry;
-use crate::inputs::{Inputs, Plan, PlannedPart, Shape, pick};
+use crate::inputs::{Inputs, Plan, Shape, pick};
 use crate::pass::{Launcher, Profile, TENSOR_QUERIES};
 use crate::sequence::{DeviceState, DeviceUndo};
 use crate::upload::{DeviceWeights, measure};
@@ -203,7 +203,7 @@ impl Engine {
 
     fn run(&mut self, states: &mut States, steps: &[Step<'_>]) -> Result<Pass> {
         let start = Instant::now();
-        let mut plan = Plan::new(steps);
+        let mut plan = Plan::new(states.plan(steps)?);
         if plan.shape.rows == 0 {
             return Ok(Pass {
                 outputs: vec![StepOutput::default(); steps.len()],
@@ -213,7 +213,7 @@ impl Engine {
         self.prepare(states, steps)?;
         plan.shape.attention_splits = self.attention_splits(states, &plan)?;
         self.make_room(&plan.shape)?;
-        let parts = plan.parts.iter().map(|p| part(states, steps, p)).collect::<Result<Vec<_>>>()?;
+        let parts = plan.parts.iter().map(|p| part(states, p)).collect::<Result<Vec<_>>>()?;
         if let Err(bytes) = self.inputs.send(&self.device, &self.geometry.config, &plan, &parts)? {
             self.graphs.clear();
             self.inputs = Inputs::new(&self.device, bytes.next_power_of_two())?;
@@ -233,10 +233,7 @@ impl Engine {
         let device = Duration::from_secs_f64(f64::from(ms).max(0.0) / 1e3);
         let mut outputs = vec![StepOutput::default(); steps.len()];
         for (part, scored) in plan.parts.iter().zip(scores) {
-            match part.part {
-                Part::Commit => outputs[part.step].commit = scored,
-                Part::Preview => outputs[part.step].preview = scored,
-            }
+            part.put(&mut outputs, scored);
         }
         let head = if plan.shape.scored > 0 { self.head_bytes } else { 0 };
         let Found { hits, misses, bytes } =
@@ -304,18 +301,15 @@ impl Engine {
         self.device.download(self.space.results, &mut results)?;
         let records: &[abi::PickRecord] = bytemuck::cast_slice(&results[RESULT_HEADER / 4..]);
         let scored = plan.parts.iter().map(|part| {
-            let rows = part.score.rows().len();
             Ok(match part.score {
                 Score::None => Scored::None,
                 Score::Logits { .. } => {
-                    let mut values = vec![0f32; rows * vocab];
-                    let at = self.space.logits + (part.scored0 * vocab * 4) as Ptr;
+                    let mut values = vec![0f32; part.scored.len() * vocab];
+                    let at = self.space.logits + (part.scored.start * vocab * 4) as Ptr;
                     self.device.download(at, &mut values)?;
                     Scored::Logits { values, vocab }
                 }
-                Score::Picks { .. } => {
-                    Scored::Picks(records[part.scored0..][..rows].iter().map(pick).collect())
-                }
+                Score::Picks { .. } => Scored::Picks(records[part.scored.clone()].iter().map(pick).collect()),
             })
         });
         Ok((scored.collect::<Result<_>>()?, results[0]))
@@ -353,13 +347,8 @@ impl Engine {
 }
 
 /// A part's entry in the tables.
-fn part(states: &mut States, steps: &[Step<'_>], planned: &PlannedPart<'_>) -> Result<abi::Part> {
+fn part(states: &mut States, planned: &PlannedPart<'_>) -> Result<abi::Part> {
     let sequence = states.get_mut(planned.seq)?;
-    let behind = match planned.part {
-        Part::Commit => 0,
-        Part::Preview => steps[planned.step].commit.len(),
-    };
-    let position = sequence.len() + behind;
     let (kv, kv_rows) = sequence.state.kv();
     let gdn = sequence.state.gdn();
     let undo = match sequence.state_and_undo().1 {
@@ -371,9 +360,9 @@ fn part(states: &mut States, steps: &[Step<'_>], planned: &PlannedPart<'_>) -> R
             Part::Commit => abi::COMMIT,
             Part::Preview => abi::PREVIEW,
         },
-        row0: planned.row0 as u32,
+        row0: planned.rows.start as u32,
         rows: planned.ids.len() as u32,
-        position: position as u32,
+        position: planned.position as u32,
         kv_rows: kv_rows as u32,
         pad: 0,
         kv,

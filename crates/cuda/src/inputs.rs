@@ -1,24 +1,10 @@
 //! What differs from pass to pass: the tables that a pass's kernels read.
 
 use bytemuck::{Pod, Zeroable};
-use shamrock_model::{Config, Part, Pick, Result, Score, SeqId, Shaping, Step};
+use shamrock_model::{Config, Part, Pick, PlannedPart, Result, Score, Shaping};
 
 use crate::abi::{self, NONE, Ptr};
 use crate::device::{Buffer, Device, Pinned};
-
-/// Rows of one part of one step, and where its scores go.
-pub(crate) struct PlannedPart<'a> {
-    pub(crate) step: usize,
-    pub(crate) part: Part,
-    pub(crate) seq: SeqId,
-    pub(crate) ids: &'a [u32],
-    pub(crate) score: &'a Score<'a>,
-    /// First row in the pass.
-    pub(crate) row0: usize,
-    /// First row among the scored ones.
-    pub(crate) scored0: usize,
-    pub(crate) rewindable: bool,
-}
 
 /// A pass's parts, commits first, and its size.
 pub(crate) struct Plan<'a> {
@@ -42,36 +28,20 @@ pub(crate) struct Shape {
 }
 
 impl<'a> Plan<'a> {
-    /// Lays the rows of `steps` out. `attention_splits` is left at 1.
-    pub(crate) fn new(steps: &'a [Step<'a>]) -> Plan<'a> {
-        let commits = steps.iter().enumerate().map(|(i, s)| (i, Part::Commit, s.commit, &s.commit_score, s));
-        let previews =
-            steps.iter().enumerate().map(|(i, s)| (i, Part::Preview, s.preview, &s.preview_score, s));
-        let mut shape = Shape {
-            rows: 0,
-            commits: 0,
-            previews: 0,
-            longest_commit: 0,
-            longest_preview: 0,
-            scored: 0,
-            picks: false,
+    /// A pass over these parts. `attention_splits` is left at 1.
+    pub(crate) fn new(parts: Vec<PlannedPart<'a>>) -> Plan<'a> {
+        let of = |kind: Part| parts.iter().filter(move |part| part.part == kind);
+        let longest = |kind: Part| of(kind).map(|part| part.ids.len()).max().unwrap_or(0);
+        let shape = Shape {
+            rows: parts.last().map_or(0, |part| part.rows.end),
+            commits: of(Part::Commit).count(),
+            previews: of(Part::Preview).count(),
+            longest_commit: longest(Part::Commit),
+            longest_preview: longest(Part::Preview),
+            scored: parts.last().map_or(0, |part| part.scored.end),
+            picks: parts.iter().any(|p| matches!(p.score, Score::Picks { rows, .. } if !rows.is_empty())),
             attention_splits: 1,
         };
-        let mut parts = Vec::new();
-        for (i, part, ids, score, step) in commits.chain(previews).filter(|(_, _, ids, ..)| !ids.is_empty()) {
-            let rewindable = part == Part::Commit && step.rewindable;
-            let (row0, scored0) = (shape.rows, shape.scored);
-            parts.push(PlannedPart { step: i, part, seq: step.seq, ids, score, row0, scored0, rewindable });
-            let (count, longest) = match part {
-                Part::Commit => (&mut shape.commits, &mut shape.longest_commit),
-                Part::Preview => (&mut shape.previews, &mut shape.longest_preview),
-            };
-            *count += 1;
-            *longest = (*longest).max(ids.len());
-            shape.rows += ids.len();
-            shape.scored += score.rows().len();
-            shape.picks |= matches!(score, Score::Picks { rows, .. } if !rows.is_empty());
-        }
         Plan { parts, shape }
     }
 }
@@ -152,7 +122,7 @@ impl Inputs {
             };
             shapings.push(record(shaping, &mut words));
             for (n, &row) in part.score.rows().iter().enumerate() {
-                chosen.push((part.row0 + row) as u32);
+                chosen.push((part.rows.start + row) as u32);
                 scored.push(abi::ScoredRow {
                     shaping: if shaping.is_some() { i as u32 } else { NONE },
                     position: shaping.map_or(0, |s| s.first_position.saturating_add(row as i32)),
