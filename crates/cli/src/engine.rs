@@ -285,16 +285,17 @@ fn parse_bytes(text: &str) -> std::result::Result<u64, String> {
         Some(number) if number.ends_with(|c: char| c.is_ascii_alphabetic()) => (number, 1024.0),
         _ => (number, 1000.0f64),
     };
-    let unit = match number.chars().next_back() {
-        Some('k' | 'K') => step,
-        Some('m' | 'M') => step.powi(2),
-        Some('g' | 'G') => step.powi(3),
-        _ => 1.0,
-    };
     let digits = number.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    match digits.parse::<f64>() {
-        Ok(n) if n > 0.0 && n.is_finite() && number.len() <= digits.len() + 1 => Ok((n * unit) as u64),
-        _ => Err("expected a size like 500M or 12G".into()),
+    let unit = match &number[digits.len()..] {
+        "" => Some(1.0),
+        "k" | "K" => Some(step),
+        "m" | "M" => Some(step.powi(2)),
+        "g" | "G" => Some(step.powi(3)),
+        _ => None,
+    };
+    match (digits.parse::<f64>(), unit) {
+        (Ok(n), Some(unit)) if n > 0.0 && n.is_finite() => Ok((n * unit) as u64),
+        _ => Err("expected a size like 500M or 12GiB".into()),
     }
 }
 
@@ -351,7 +352,7 @@ mod tests {
         {
             assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
         }
-        for text in ["", "G", "-1G", "6X", "6GiGi", "nan"] {
+        for text in ["", "G", "-1G", "6X", "6i", "6GiGi", "nan"] {
             assert!(parse_bytes(text).is_err(), "{text}");
         }
     }
