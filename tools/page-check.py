@@ -89,6 +89,8 @@ def looks(browser, url, shots):
             check(f"{name}: a draft has no threshold", page.is_disabled("[name=threshold]"))
             fits(page, f"{name} settings")
             page.screenshot(path=shots / f"{name}-settings.png")
+            page.keyboard.press("Escape")
+            chats(page, name, shots)
             check(f"{name}: no complaints", not complaints, complaints)
             page.context.close()
 
@@ -107,13 +109,37 @@ def figures(page, name):
     note = page.inner_text(".message footer span")
     check(f"{name}: one count of tokens", note.startswith(page.inner_text("#tokens") + " tokens in "), note)
     check(f"{name}: one count of passes", f" in {page.inner_text('#passes')} passes" in note, note)
+    check(f"{name}: one time", f", {page.inner_text('#seconds')} s" in note, note)
+
+
+def chats(page, name, shots):
+    """Another conversation is begun while the answer to this one is being made; then this one comes back."""
+    page.click("#new")
+    check(f"{name}: a new chat is empty", page.locator(".message").count() == 0)
+    page.fill("#input", "Write a short story with the words bee, cake and garden.")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".message.assistant")
+    page.click("#new")
+    page.wait_for_timeout(500)
+    check(f"{name}: what was left does not come along", page.locator(".message").count() == 0)
+    page.reload()
+    titles = page.locator("#earlier option").all_inner_texts()
+    check(f"{name}: earlier chats", titles[1:4] == ["Write a short story with the words bee, cake and garden.",
+          "Write a short story with the words fox, lantern and river.", "Show me what you can write."], titles)
+    fits(page, f"{name} earlier chats")
+    page.screenshot(path=shots / f"{name}-chats.png")
+    page.select_option("#earlier", "1")
+    check(f"{name}: one of them comes back", "fox" in page.inner_text(".message.user"))
+    check(f"{name}: with its answer", page.locator(".message footer").count() == 1)
+    page.select_option("#earlier", "forget")
+    check(f"{name}: they can be forgotten", page.locator("#earlier").is_hidden())
 
 
 def storage(browser, url):
     for broken in BROKEN:
         page = browser.new_page()
         page.goto(url)
-        keys = ["history", "settings", "theme"]
+        keys = ["history", "chats", "settings", "theme"]
         page.evaluate("([keys, text]) => keys.forEach((key) => localStorage.setItem(`shamrock.${key}`, text))", [keys, broken])
         page.reload()
         page.fill("#input", "What is 3 + 4?")

@@ -16,8 +16,12 @@ for (const [name, value] of Object.entries(load("settings", {}))) {
 // Whatever else stands there is of another version, or of nobody's making.
 const isMessage = (message) => ["user", "assistant"].includes(message?.role)
   && typeof message.content === "string" && typeof (message.reasoning ?? "") === "string";
-const kept = load("history", []);
-let history = Array.isArray(kept) && kept.every(isMessage) ? kept : [];
+const isChat = (chat) => Array.isArray(chat) && chat.every(isMessage);
+const kept = { chat: load("history", []), chats: load("chats", []) };
+let history = isChat(kept.chat) ? kept.chat : [];
+// Conversations before this one, the last first.
+const MOST_CHATS = 30;
+let earlier = Array.isArray(kept.chats) ? kept.chats.filter((chat) => isChat(chat) && chat.length > 0) : [];
 
 function load(name, otherwise) {
   try {
@@ -45,8 +49,8 @@ const hasBlocks = (mode) => (mode || usual || "denoise") === "denoise";
 
 const number = (text) => (text === "" ? undefined : Number(text));
 
-function body() {
-  const messages = history.map(({ role, content, reasoning }) => ({
+function body(chat) {
+  const messages = chat.map(({ role, content, reasoning }) => ({
     role, content, ...(reasoning ? { reasoning_content: reasoning } : {}),
   }));
   if (settings.system) messages.unshift({ role: "system", content: settings.system });
@@ -69,11 +73,11 @@ function body() {
 
 const authorization = () => (settings.key ? { authorization: `Bearer ${settings.key}` } : {});
 
-async function* chunks(signal) {
+async function* chunks(chat, signal) {
   const response = await fetch("v1/chat/completions", {
     method: "POST",
     headers: { "content-type": "application/json", ...authorization() },
-    body: JSON.stringify(body()),
+    body: JSON.stringify(body(chat)),
     signal,
   });
   if (!response.ok) {
@@ -169,14 +173,17 @@ function redraw() {
 }
 
 async function answer() {
+  // Somebody may be in another conversation by the time it ends.
+  const chat = history;
   const message = { role: "assistant", content: "", reasoning: "" };
   const element = show(message);
-  running = new AbortController();
+  const mine = new AbortController();
+  running = mine;
   busy(true);
   watch.begin();
   let usage = null;
   try {
-    for await (const chunk of chunks(running.signal)) {
+    for await (const chunk of chunks(chat, mine.signal)) {
       if (chunk.shamrock) watch.pass(chunk.shamrock);
       if (chunk.usage) usage = chunk.usage;
       const delta = chunk.choices[0]?.delta ?? {};
@@ -190,11 +197,36 @@ async function answer() {
   }
   running = null;
   busy(false);
-  watch.end(usage);
   message.note = note(message, usage);
-  history.push(message);
-  save("history", history);
+  chat.push(message);
+  keep();
+  if (chat !== history) return;
+  watch.end(usage);
   redraw();
+}
+
+function keep() {
+  save("history", history);
+  save("chats", earlier);
+}
+
+// Puts the conversation to the earlier ones and takes up another.
+function change(chat) {
+  running?.abort();
+  if (history.length > 0) earlier = [history, ...earlier].slice(0, MOST_CHATS);
+  history = chat;
+  keep();
+  watch.begin();
+  redraw();
+  list();
+  $("input").focus();
+}
+
+function list() {
+  const title = (chat) => chat.find((message) => message.role === "user")?.content ?? "…";
+  const options = earlier.map((chat, index) => new Option(title(chat).slice(0, 60), index));
+  $("earlier").replaceChildren(new Option("Earlier chats", ""), ...options, new Option("— forget them —", "forget"));
+  $("earlier").hidden = earlier.length === 0;
 }
 
 function note(message, usage) {
@@ -242,13 +274,16 @@ $("input").onkeydown = (event) => {
   }
 };
 $("stop").onclick = () => running?.abort();
-$("new").onclick = () => {
-  running?.abort();
-  history = [];
-  save("history", history);
-  watch.begin();
-  redraw();
-  $("input").focus();
+$("new").onclick = () => change([]);
+$("earlier").onchange = () => {
+  const chosen = $("earlier").value;
+  if (chosen === "forget") {
+    earlier = [];
+    keep();
+    list();
+  } else {
+    change(earlier.splice(Number(chosen), 1)[0]);
+  }
 };
 document.onkeydown = (event) => {
   const typing = event.target.closest("input, textarea, select, dialog");
@@ -307,6 +342,7 @@ async function probe() {
 
 theme(themes[themed()]);
 redraw();
+list();
 greet();
 probe();
 setInterval(probe, 5000);

@@ -57,11 +57,14 @@ export class Watch {
     const blocks = layout(this.passes.slice(0, count));
     view.blocks.replaceChildren(...blocks.map((block, index) => element(block, index, count - 1)));
     if (this.following && count > 0) view.blocks.lastElementChild?.scrollIntoView({ block: "nearest" });
-    const tokens = this.usage && count === this.passes.length ? this.usage.completion_tokens : standing(blocks);
+    // Of the whole answer the server knows better.
+    const whole = count === this.passes.length ? this.usage : null;
+    const tokens = whole ? whole.completion_tokens : standing(blocks);
     view.passes.textContent = count;
     view.tokens.textContent = tokens;
     view.rate.textContent = count ? (tokens / count).toFixed(1) : "–";
-    view.seconds.textContent = count ? (this.passes[count - 1].at / 1000).toFixed(2) : "–";
+    const time = whole ? whole.shamrock.elapsed_ms : this.passes[count - 1]?.at;
+    view.seconds.textContent = count ? (time / 1000).toFixed(2) : "–";
     view.timeline.max = this.passes.length;
     view.timeline.value = count;
     view.shown.textContent = `${count} of ${this.passes.length}`;

@@ -66,7 +66,7 @@ pub(crate) fn in_plain_words(problem: &serde_json::Error) -> String {
     let (kind, after) = rest.split_at(end);
     let kind = match kind {
         "usize" | "u64" | "u32" | "u8" => "an integer of at least 0",
-        "i64" => "an integer of 64 bits",
+        "i64" => "an integer from -2^63 to 2^63 - 1",
         "f32" => "a number",
         other => other,
     };
