@@ -39,7 +39,7 @@ part() {
     part "$shamrock" bench --backend cpu --rows 1,8,32 --commit 32,256
     if [ -n "${LARGE:-}" ]; then
         part "$shamrock" synth "$out/clover-35b.cmf" --seed 1
-        for views in 2G 6G 10G; do
+        for views in 2GiB 6GiB 10GiB; do
             part "$shamrock" bench "$out/clover-35b.cmf" --backend metal --expert-views "$views" --rows 1,32 --commit 256
         done
         part "$shamrock" bench "$out/clover-35b.cmf" --backend metal --no-prefetch --rows 1,32 --commit 256
