@@ -47,11 +47,12 @@ fn generates_what_the_oracle_does() {
     quick.for_each(|case| conformance::generations_of(&backend, case));
 }
 
-/// With inputs, keys and values rounded to halves, logits of up to 32 may be off by 16 of a half's last digits, of 1/64
-/// there: the model with the most amplification takes 14.
+/// With inputs, keys and values rounded to halves, logits of up to 32 may be off by 32 of a half's last digits, of 1/64
+/// there: over the stand-in the model with the most amplification takes 14, the others up to 3, and other orders of sums
+/// move some choices of experts.
 #[test]
 fn stays_near_the_oracle_in_half_precision() {
-    let half_rounding = Tolerance { logits: 0.25, ..Tolerance::ORACLE };
+    let half_rounding = Tolerance { logits: 0.5, ..Tolerance::ORACLE };
     conformance::typical_rows(&metal("metal (f16)", MetalOptions::DEFAULT).oracle(half_rounding));
 }
 
