@@ -28,50 +28,76 @@ __device__ __forceinline__ kv_t* plane(const Part& p, u32 layer, u32 which) {
     return p.kv + ((u64)layer * 2 + which) * p.kv_rows * KV_WIDTH;
 }
 
-// For a warp: norm and rotation of a head at `from`, into shared memory.
-__device__ __forceinline__ void prepare_head(float* x, const Attention& a, const float* from, const float* weight, u32 position) {
+// Cosine and sine of a position's angle in a pair of columns.
+__device__ __forceinline__ float2 rotation(const Attention& a, u32 position, u32 pair) {
+    // Whole turns leave in double: positions are large, angles must stay exact.
+    double angle = (double)position * a.frequency[pair];
+    angle -= 6.283185307179586 * rint(angle * 0.15915494309189535);
+    float2 turn;
+    sincosf((float)angle, &turn.y, &turn.x);
+    return turn;
+}
+
+constexpr u32 LANE_DIMS = (HEAD_DIM + WARP - 1) / WARP;
+
+// A lane's share of a head's row.
+template <class T> __device__ __forceinline__ void load_head(float (&x)[LANE_DIMS], const T* from) {
+#pragma unroll
+    for (u32 i = 0; i < LANE_DIMS; i++) x[i] = from[min(threadIdx.x % WARP + i * WARP, HEAD_DIM - 1)];
+}
+
+// For a warp: norm and rotation of a head, into shared memory `x`. `turn(pair)` is the rotation.
+template <class Turn>
+__device__ __forceinline__ void prepare_head(float* x, const float (&own)[LANE_DIMS], const float (&weight)[LANE_DIMS], const Turn& turn) {
     u32 lane = threadIdx.x % WARP;
     float squares = 0.0f;
-    for (u32 i = lane; i < HEAD_DIM; i += WARP) squares = fmaf(from[i], from[i], squares);
+#pragma unroll
+    for (u32 i = 0; i < LANE_DIMS; i++)
+        if (lane + i * WARP < HEAD_DIM) squares = fmaf(own[i], own[i], squares);
     float scale = rsqrtf(warp_sum(squares) / HEAD_DIM + EPS);
-    for (u32 i = lane; i < HEAD_DIM; i += WARP) x[i] = from[i] * scale * (1.0f + weight[i]);
+#pragma unroll
+    for (u32 i = 0; i < LANE_DIMS; i++)
+        if (lane + i * WARP < HEAD_DIM) x[lane + i * WARP] = own[i] * scale * (1.0f + weight[i]);
     __syncwarp();
     for (u32 i = lane; i < ROTARY / 2; i += WARP) {
-        float sin, cos, left = x[i], right = x[i + ROTARY / 2];
-        // Whole turns leave in double: positions are large, angles must stay exact.
-        double angle = (double)position * a.frequency[i];
-        angle -= 6.283185307179586 * rint(angle * 0.15915494309189535);
-        sincosf((float)angle, &sin, &cos);
-        x[i] = left * cos - right * sin;
-        x[i + ROTARY / 2] = right * cos + left * sin;
+        float2 r = turn(i);
+        float left = x[i], right = x[i + ROTARY / 2];
+        x[i] = left * r.x - right * r.y;
+        x[i + ROTARY / 2] = right * r.x + left * r.y;
     }
     __syncwarp();
 }
 
-// For a warp: the query of a row and head, before it is scaled.
-__device__ __forceinline__ void prepare_query(float* x, const Attention& a, u32 row, u32 head, u32 position) {
-    prepare_head(x, a, a.q + ((u64)row * HEADS + head) * 2 * HEAD_DIM, a.q_norm, position);
-}
-
-// For a warp: puts the key and the value of a row and KV head to their place.
-__device__ __forceinline__ void place_key(float* x, const Attention& a, const Part& p, u32 row, u32 kv_head, u32 position) {
-    u64 from = (u64)row * KV_WIDTH + kv_head * HEAD_DIM, to = (u64)position * KV_WIDTH + kv_head * HEAD_DIM;
-    prepare_head(x, a, a.k + from, a.k_norm, position);
-    kv_t *k = plane(p, a.layer, 0) + to, *v = plane(p, a.layer, 1) + to;
-    for (u32 i = threadIdx.x % WARP; i < HEAD_DIM; i += WARP) kv_store(k + i, x[i]), kv_store(v + i, a.v[from + i]);
-}
+__device__ __forceinline__ const float* query_of(const Attention& a, u64 row, u32 head) { return a.q + (row * HEADS + head) * 2 * HEAD_DIM; }
 
 // Grid: (rows, HEADS + KV_HEADS); one warp.
 KERNEL(attention_prepare, Attention, 32) {
-    begin();
+    let_next_start();
     __shared__ float x[HEAD_DIM];
-    u32 row = blockIdx.x, head = blockIdx.y;
+    u32 row = blockIdx.x, head = blockIdx.y, kv_head = head - HEADS;
     const Part p = a.parts[a.part_of[row]];
     u32 position = p.position + row - p.row0;
-    if (head >= HEADS) return place_key(x, a, p, row, head - HEADS, position);
-    prepare_query(x, a, row, head, position);
-    float* to = a.query + (u64)row * Q_WIDTH + head * HEAD_DIM;
-    for (u32 i = threadIdx.x; i < HEAD_DIM; i += WARP) to[i] = x[i] * rsqrtf((float)HEAD_DIM);
+    float own[LANE_DIMS], weight[LANE_DIMS], value[LANE_DIMS];
+    load_head(weight, head < HEADS ? a.q_norm : a.k_norm);
+    auto turn = [&](u32 pair) { return rotation(a, position, pair); };
+    wait_for_previous();
+    if (head < HEADS) {
+        load_head(own, query_of(a, row, head));
+        prepare_head(x, own, weight, turn);
+        float* to = a.query + (u64)row * Q_WIDTH + head * HEAD_DIM;
+        for (u32 i = threadIdx.x; i < HEAD_DIM; i += WARP) to[i] = x[i] * rsqrtf((float)HEAD_DIM);
+        return;
+    }
+    u64 from = (u64)row * KV_WIDTH + kv_head * HEAD_DIM, at = (u64)position * KV_WIDTH + kv_head * HEAD_DIM;
+    load_head(own, a.k + from);
+    load_head(value, a.v + from);
+    prepare_head(x, own, weight, turn);
+    kv_t *k = plane(p, a.layer, 0) + at, *v = plane(p, a.layer, 1) + at;
+#pragma unroll
+    for (u32 i = 0; i < LANE_DIMS; i++) {
+        u32 c = threadIdx.x + i * WARP;
+        if (c < HEAD_DIM) kv_store(k + c, x[c]), kv_store(v + c, value[i]);
+    }
 }
 
 // The gate of column `i` of a head, applied to what attention returns there.
@@ -112,7 +138,7 @@ __device__ __forceinline__ void fetch_tile(KeyTile& tile, const kv_t* keys, cons
 
 // Of FEW queries, no more than a tile, a block makes its own, and those keys of this pass that are among its
 // keys: no other block reads them. Where one split has all keys it gates the result, too. Other keys, which
-// nothing in the pass writes, are on their way before the wait.
+// nothing in the pass writes, and rotations are made ready before the wait.
 template <bool FEW> __device__ __forceinline__ void attend(const Attention& a) {
     let_next_start();
     if (!FEW) wait_for_previous();
@@ -137,24 +163,63 @@ template <bool FEW> __device__ __forceinline__ void attend(const Attention& a) {
     const kv_t* keys = plane(p, a.layer, 0) + kv_head * HEAD_DIM;
     const kv_t* values = plane(p, a.layer, 1) + kv_head * HEAD_DIM;
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
-    bool makes_keys = FEW && end > p.position;
-    if (start < end && !makes_keys) fetch_tile(tiles[0], keys, values, start, end);
-    if (FEW) {
+    if (!FEW) {
+        if (start < end) fetch_tile(tiles[0], keys, values, start, end);
+    } else {
+        // Keys that were here before the pass, and all else that it does not write.
+        u32 here = min(end, p.position);
+        if (start < here) fetch_tile(tiles[0], keys, values, start, here);
+        else if (start < end)
+            for (u32 i = threadIdx.x; i < sizeof(KeyTile) / 16; i += 256) ((uint4*)tiles)[i] = {0, 0, 0, 0};
+        __shared__ float2 turns[(TILE_QUERIES + KV_GROUP - 1) / KV_GROUP][ROTARY / 2];
+        for (u32 i = threadIdx.x; i < p.rows * (ROTARY / 2); i += 256) {
+            u32 r = i / (ROTARY / 2), pair = i % (ROTARY / 2);
+            turns[r][pair] = rotation(a, p.position + r, pair);
+        }
+        if (a.out_cols)
+            for (u32 i = threadIdx.x * 32; i < KV_GROUP * HEAD_DIM; i += 256 * 32) prefetch(a.out_cols + kv_head * KV_GROUP * HEAD_DIM + i);
+        float own[LANE_DIMS], key[LANE_DIMS], value[LANE_DIMS], q_norm[LANE_DIMS], k_norm[LANE_DIMS];
+        load_head(q_norm, a.q_norm);
+        load_head(k_norm, a.k_norm);
+        end_copy_group();
+        copies_done<0>();
         wait_for_previous();
+        __syncthreads();
         float* x = logits + warp * HEAD_DIM;
         for (u32 n = warp; n < count; n += 8) {
-            u32 r = n / KV_GROUP;
-            prepare_query(x, a, p.row0 + r, kv_head * KV_GROUP + n % KV_GROUP, p.position + r);
-            for (u32 i = lane; i < HEAD_DIM; i += WARP) queries[value_chunk(n, i / 8) * 8 + i % 8] = to_half(x[i] * rsqrtf((float)HEAD_DIM));
+            u32 r = n / KV_GROUP, row = p.row0 + r, position = p.position + r;
+            auto turn = [&](u32 pair) { return turns[r][pair]; };
+            // A warp that begins a row takes its key as well.
+            bool makes_key = n % KV_GROUP == 0 && position >= start && position < end;
+            load_head(own, query_of(a, row, kv_head * KV_GROUP + n % KV_GROUP));
+            if (makes_key) {
+                load_head(key, a.k + (u64)row * KV_WIDTH + kv_head * HEAD_DIM);
+                load_head(value, a.v + (u64)row * KV_WIDTH + kv_head * HEAD_DIM);
+            }
+            prepare_head(x, own, q_norm, turn);
+#pragma unroll
+            for (u32 i = 0; i < LANE_DIMS; i++) {
+                u32 c = lane + i * WARP;
+                if (c < HEAD_DIM) queries[value_chunk(n, c / 8) * 8 + c % 8] = to_half(x[c] * rsqrtf((float)HEAD_DIM));
+            }
             __syncwarp();
-        }
-        for (u32 r = warp; r < p.rows; r += 8) {
-            if (p.position + r < start || p.position + r >= end) continue;
-            place_key(x, a, p, p.row0 + r, kv_head, p.position + r);
+            if (!makes_key) continue;
+            prepare_head(x, key, k_norm, turn);
+            u64 to = (u64)position * KV_WIDTH + kv_head * HEAD_DIM;
+            kv_t *k = plane(p, a.layer, 0) + to, *v = plane(p, a.layer, 1) + to;
+            u32 at = position - start;
+#pragma unroll
+            for (u32 i = 0; i < LANE_DIMS; i++) {
+                u32 c = lane + i * WARP;
+                if (c >= HEAD_DIM) continue;
+                kv_store(k + c, x[c]), kv_store(v + c, value[i]);
+                if (at >= TILE_KEYS) continue;
+                ((u16*)tiles[0].keys)[key_chunk(at, c / 8) * 8 + c % 8] = to_half(x[c]);
+                ((u16*)tiles[0].values)[value_chunk(at, c / 8) * 8 + c % 8] = to_half(value[i]);
+            }
             __syncwarp();
         }
         __syncthreads();
-        if (makes_keys) fetch_tile(tiles[0], keys, values, start, end);
     }
     end_copy_group();
 
@@ -189,14 +254,16 @@ template <bool FEW> __device__ __forceinline__ void attend(const Attention& a) {
         end_copy_group();
 #pragma unroll
         for (u32 n = 0; n < 2; n++) {
-            float c[4] = {};
+            float c[4] = {}, other[4] = {};  // two chains, neither of which waits for the other
             u32 key = side * 16 + n * 8 + g;
 #pragma unroll
             for (u32 d = 0; d < DIM_STEPS; d++) {
                 uint4 k = tile.keys[key_chunk(key, d * 4 + t)];
                 mma(c, q[d][0][0], q[d][0][1], q[d][0][2], q[d][0][3], k.x, k.y);
-                mma(c, q[d][1][0], q[d][1][1], q[d][1][2], q[d][1][3], k.z, k.w);
+                mma(other, q[d][1][0], q[d][1][1], q[d][1][2], q[d][1][3], k.z, k.w);
             }
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) c[i] += other[i];
             float* to = logits + query * LOGIT_STRIDE + side * 16 + n * 8 + t * 2;
             to[0] = c[0], to[1] = c[1];
             to[8 * LOGIT_STRIDE] = c[2], to[8 * LOGIT_STRIDE + 1] = c[3];
@@ -248,17 +315,39 @@ template <bool FEW> __device__ __forceinline__ void attend(const Attention& a) {
     }
     copies_done<0>();
     if (FEW && a.splits == 1) {
+        // What few warps hold goes to all, by way of shared memory: in tiles' place, which nobody reads any more.
         __syncthreads();
+        float* all = (float*)tiles;  // [count][HEAD_DIM]
+        static_assert(TILE_QUERIES * HEAD_DIM * sizeof(float) <= 2 * sizeof(KeyTile), "sums fit where keys and values were");
         if (t == 0) correct[own] = mass;
-        __syncthreads();
 #pragma unroll
         for (u32 r = 0; r < 2; r++) {
             u32 n = query + r * 8;
             if (n >= count) continue;
-            u32 row = p.row0 + n / KV_GROUP, head = kv_head * KV_GROUP + n % KV_GROUP;
+            float* to = all + n * HEAD_DIM + side * (HEAD_DIM / 2) + t * 2;
 #pragma unroll
-            for (u32 i = 0; i < OUT_TILES * 2; i++)
-                store_gated(a, row, head, side * (HEAD_DIM / 2) + i / 2 * 8 + t * 2 + i % 2, out[i / 2][2 * r + i % 2] / correct[n]);
+            for (u32 i = 0; i < OUT_TILES; i++) *(float2*)(to + i * 8) = {out[i][2 * r], out[i][2 * r + 1]};
+        }
+        __syncthreads();
+        constexpr u32 AHEAD = 4;  // loads in flight before the first store
+        for (u32 base = threadIdx.x; base < count * (HEAD_DIM / 2); base += AHEAD * 256) {
+            float2 gate[AHEAD], factor[AHEAD];
+#pragma unroll
+            for (u32 j = 0; j < AHEAD; j++) {
+                u32 i = min(base + j * 256, count * (HEAD_DIM / 2) - 1), n = i / (HEAD_DIM / 2), col = i % (HEAD_DIM / 2) * 2;
+                u32 head = kv_head * KV_GROUP + n % KV_GROUP;
+                gate[j] = *(const float2*)(query_of(a, p.row0 + n / KV_GROUP, head) + HEAD_DIM + col);
+                factor[j] = a.out_cols ? *(const float2*)(a.out_cols + head * HEAD_DIM + col) : float2{1.0f, 1.0f};
+            }
+#pragma unroll
+            for (u32 j = 0; j < AHEAD; j++) {
+                u32 i = base + j * 256, n = i / (HEAD_DIM / 2), col = i % (HEAD_DIM / 2) * 2;
+                if (n >= count) break;
+                float2 x = *(const float2*)(all + n * HEAD_DIM + col);
+                float scale = 1.0f / correct[n];
+                *(u32*)(a.hi + (u64)(p.row0 + n / KV_GROUP) * Q_PAD + (kv_head * KV_GROUP + n % KV_GROUP) * HEAD_DIM + col) =
+                    half_pair(x.x * scale * sigmoid(gate[j].x) * factor[j].x, x.y * scale * sigmoid(gate[j].y) * factor[j].y);
+            }
         }
         return;
     }

@@ -32,9 +32,10 @@ struct Mixer {
 
 constexpr u32 VALUE_PAD = padded(VALUE_WIDTH);
 
-__device__ __forceinline__ float log_decay(const Gdn& w, float a, u32 head) {
-    return -expf(w.a_log[head]) * softplus(a + w.dt_bias[head]);
-}
+// What a head's decay takes beside its input.
+struct Decay { float a_log, dt_bias; };
+__device__ __forceinline__ Decay load_decay(const Gdn& w, u32 head) { return {w.a_log[head], w.dt_bias[head]}; }
+__device__ __forceinline__ float log_decay(const Decay& w, float a) { return -expf(w.a_log) * softplus(a + w.dt_bias); }
 
 // The raw row `t` rows from the part's first; negative ones come from the ring.
 __device__ __forceinline__ float tape(const Part& p, const float* raw, const float* ring, int t, u32 channel) {
@@ -78,9 +79,9 @@ __device__ __forceinline__ float* undo_row(const Mixer& a, const Part& p, u32 t)
 }
 
 // e^g and beta.
-__device__ __forceinline__ float2 gates_of(const Mixer& a, u64 row, u32 head) {
+__device__ __forceinline__ float2 gates_of(const Mixer& a, const Decay& decay, u64 row, u32 head) {
     const float* ab = a.ab + row * 2 * VALUE_HEADS + head;
-    return {expf(log_decay(a.w, ab[0], head)), sigmoid(ab[VALUE_HEADS])};
+    return {expf(log_decay(decay, ab[0])), sigmoid(ab[VALUE_HEADS])};
 }
 
 // Grid: (rows of the longest part, UNITS + 1 in groups of 8, parts); a warp takes a head of one row.
@@ -93,7 +94,7 @@ KERNEL(gdn_prepare, Mixer, 256) {
     float* undo = undo_row(a, p, t);
     if (unit == UNITS) {
         for (u32 head = lane; head < VALUE_HEADS; head += WARP) {
-            float2 gates = gates_of(a, row, head);
+            float2 gates = gates_of(a, load_decay(a.w, head), row, head);
             a.gates[row * 2 * VALUE_HEADS + head] = gates.x;
             a.gates[row * 2 * VALUE_HEADS + VALUE_HEADS + head] = gates.y;
             if (undo) undo[2 * CHANNELS + head] = gates.x, undo[2 * CHANNELS + VALUE_HEADS + head] = gates.y;
@@ -250,29 +251,47 @@ KERNEL(gdn_recur, Mixer, 128) {
     keep_ring(a, p, state, block * blockDim.x + threadIdx.x, CHANNELS, blocks * blockDim.x);
 }
 
-// The gated norm of a head of one row, for a warp: what the recurrence read, and the gate, both [DV].
-__device__ __forceinline__ void gate_head(const Mixer& a, u64 row, u32 head, const float* read, const float* z) {
+// What a lane needs for the gated norm of a head: loaded ahead of the values, and before anything is stored,
+// since for all the compiler knows a store may change it.
+struct HeadGate { float norm[DV / WARP], cols[DV / WARP]; };
+
+__device__ __forceinline__ HeadGate load_gate(const Gdn& w, u32 head) {
+    HeadGate gate;
+    u32 lane = threadIdx.x % WARP;
+#pragma unroll
+    for (u32 i = 0; i < DV / WARP; i++) {
+        gate.norm[i] = w.norm[lane + i * WARP];
+        gate.cols[i] = w.out_cols ? w.out_cols[head * DV + lane + i * WARP] : 1.0f;
+    }
+    return gate;
+}
+
+// The gated norm of a head of one row, for a warp: what was read of the memory [DV], and a lane's inputs of the gate.
+__device__ __forceinline__ void gate_head(const Mixer& a, const HeadGate& gate, u64 row, u32 head, const float* read, const float (&z)[DV / WARP]) {
     u32 lane = threadIdx.x % WARP;
     float o[DV / WARP], squares = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < DV / WARP; i++) o[i] = read[lane + i * WARP], squares = fmaf(o[i], o[i], squares);
     float scale = rsqrtf(warp_sum(squares) / DV + EPS);
 #pragma unroll
-    for (u32 i = 0; i < DV / WARP; i++) {
-        u32 c = lane + i * WARP, at = head * DV + c;
-        float x = o[i] * scale * a.w.norm[c] * silu(z[c]);
-        store_split(a.hi, a.lo, row * VALUE_PAD + at, a.w.out_cols ? x * a.w.out_cols[at] : x);
-    }
+    for (u32 i = 0; i < DV / WARP; i++) o[i] = o[i] * scale * gate.norm[i] * silu(z[i]) * gate.cols[i];
+#pragma unroll
+    for (u32 i = 0; i < DV / WARP; i++) store_split(a.hi, a.lo, row * VALUE_PAD + head * DV + lane + i * WARP, o[i]);
 }
 
 // Grid: (rows of the longest part, VALUE_HEADS / 8, commit parts); a warp a head.
 KERNEL(gdn_gate, Mixer, 256) {
-    begin();
+    let_next_start();
     const Part p = a.parts[blockIdx.z];
     u32 head = blockIdx.y * 8 + threadIdx.x / WARP;
     if (blockIdx.x >= p.rows || head >= VALUE_HEADS) return;
+    HeadGate gate = load_gate(a.w, head);
+    wait_for_previous();
     u64 row = p.row0 + blockIdx.x, first = row * VALUE_WIDTH + head * DV;
-    gate_head(a, row, head, a.read + first, a.z + first);
+    float z[DV / WARP];
+#pragma unroll
+    for (u32 i = 0; i < DV / WARP; i++) z[i] = a.z[first + threadIdx.x % WARP + i * WARP];
+    gate_head(a, gate, row, head, a.read + first, z);
 }
 
 // Cuts a commit back to its first `kept` rows. `gdn` holds the state before the commit again; all
@@ -317,7 +336,7 @@ constexpr u32 KEY_STRIDE = DK + 4;  // 16-byte accesses down a column fall into 
 // Every row mixes the block's value rows by a softmax over key similarity, with one more slot for
 // the memory; keys come in tiles of 32 rows with a running maximum.
 KERNEL(gdn_preview, Mixer, PREVIEW_THREADS) {
-    begin();
+    let_next_start();
     DYNAMIC_SHARED(shared);
     float* q = shared;                             // [QUERY_ROWS][KEY_STRIDE]
     float* k = q + QUERY_ROWS * KEY_STRIDE;        // [KEY_ROWS][KEY_STRIDE]
@@ -327,6 +346,8 @@ KERNEL(gdn_preview, Mixer, PREVIEW_THREADS) {
     float* correct = o + QUERY_ROWS * DV;          // [QUERY_ROWS]
     float* past = correct + QUERY_ROWS;            // [QUERY_ROWS]
     float* total = past + QUERY_ROWS;              // [QUERY_ROWS]
+    float* parts = k;                              // [OUT_STEP][QUERY_ROWS][DV], behind the last keys and values
+    static_assert(PREVIEW_THREADS * QUERY_ROWS <= KEY_ROWS * (KEY_STRIDE + DV), "partial sums fit where keys and values were");
 
     const Part p = a.parts[blockIdx.z];
     u32 head = blockIdx.x, t0 = blockIdx.y * QUERY_ROWS;
@@ -335,6 +356,12 @@ KERNEL(gdn_preview, Mixer, PREVIEW_THREADS) {
     const float* ring = p.gdn + (u64)a.layer * GDN_STATE;
     const float* memory = ring + RING * CHANNELS + (u64)head * DK * DV;
     u32 key = head / (VALUE_HEADS / KEY_HEADS);
+    // The memory may still be written by this pass, but is wanted in the cache.
+    for (u32 i = threadIdx.x * 32; i < DK * DV; i += PREVIEW_THREADS * 32) prefetch(memory + i);
+    HeadGate gate = load_gate(a.w, head);
+    Decay decay = load_decay(a.w, head);
+    float logit_scale = a.w.logit_scale[head], history = a.w.history_bias[head] + a.w.history_c[head] * logf((float)p.rows / 32.0f);
+    wait_for_previous();
 
     const float* prepared = a.rows + (u64)p.row0 * CHANNELS;
     for (u32 i = threadIdx.x; i < QUERY_ROWS * DK / 4; i += PREVIEW_THREADS) {
@@ -344,7 +371,10 @@ KERNEL(gdn_preview, Mixer, PREVIEW_THREADS) {
 
     // Warp r owns query row r; its lanes are the keys of a tile.
     u32 r = threadIdx.x / KEY_ROWS, lane = threadIdx.x % KEY_ROWS;
-    float history = a.w.history_bias[head] + a.w.history_c[head] * logf((float)p.rows / 32.0f);
+    u64 row = p.row0 + min(t0 + r, p.rows - 1);
+    float own_decay = a.ab[row * 2 * VALUE_HEADS + head], z[DV / WARP];
+#pragma unroll
+    for (u32 i = 0; i < DV / WARP; i++) z[i] = a.z[row * VALUE_WIDTH + head * DV + lane + i * WARP];
     float top = history, sum = 1.0f;  // the history slot is in from the start
     float acc[OUTS] = {};
     u32 col = threadIdx.x % DV, out_row = threadIdx.x / DV;
@@ -371,7 +401,7 @@ KERNEL(gdn_preview, Mixer, PREVIEW_THREADS) {
                 dot.x = fmaf(x.x, y.x, dot.x), dot.y = fmaf(x.y, y.y, dot.y);
                 dot.z = fmaf(x.z, y.z, dot.z), dot.w = fmaf(x.w, y.w, dot.w);
             }
-            logit = a.w.logit_scale[head] * ((dot.x + dot.y) + (dot.z + dot.w));
+            logit = logit_scale * ((dot.x + dot.y) + (dot.z + dot.w));
         }
         float higher = fmaxf(top, warp_max(logit)), shrink = expf(top - higher), e = expf(logit - higher);
         sum = sum * shrink + warp_sum(e);
@@ -389,32 +419,32 @@ KERNEL(gdn_preview, Mixer, PREVIEW_THREADS) {
         }
     }
     if (lane == 0) {
-        float g = r < rows ? log_decay(a.w, a.ab[(u64)(p.row0 + t0 + r) * 2 * VALUE_HEADS + head], head) : 0.0f;
-        past[r] = expf(history - top + g) * rsqrtf((float)DK);
+        past[r] = expf(history - top + log_decay(decay, own_decay)) * rsqrtf((float)DK);
         total[r] = 1.0f / sum;
     }
-    float read[OUTS] = {};
-#pragma unroll 16
-    for (u32 i = 0; i < DK; i++) {
+    // Each group of DV threads reads a share of the memory's rows, for all queries.
+    constexpr u32 SHARE = (DK + OUT_STEP - 1) / OUT_STEP;
+    float read[QUERY_ROWS] = {};
+#pragma unroll 32
+    for (u32 j = 0; j < SHARE; j++) {
+        u32 i = out_row * SHARE + j;
+        if (DK % OUT_STEP && i >= DK) break;
         float s = memory[i * DV + col];
 #pragma unroll
-        for (u32 j = 0; j < OUTS; j++) read[j] = fmaf(q[(out_row + j * OUT_STEP) * KEY_STRIDE + i], s, read[j]);
+        for (u32 t = 0; t < QUERY_ROWS; t++) read[t] = fmaf(q[t * KEY_STRIDE + i], s, read[t]);
     }
+    __syncthreads();
+#pragma unroll
+    for (u32 t = 0; t < QUERY_ROWS; t++) parts[(out_row * QUERY_ROWS + t) * DV + col] = read[t];
     __syncthreads();
 #pragma unroll
     for (u32 j = 0; j < OUTS; j++) {
         u32 t = out_row + j * OUT_STEP;
-        o[t * DV + col] = (acc[j] + past[t] * read[j]) * total[t];
+        float sum = 0.0f;
+#pragma unroll
+        for (u32 g = 0; g < OUT_STEP; g++) sum += parts[(g * QUERY_ROWS + t) * DV + col];
+        o[t * DV + col] = (acc[j] + past[t] * sum) * total[t];
     }
     __syncthreads();
-    if (r >= rows) return;
-    float squares = 0.0f;
-    for (u32 i = lane; i < DV; i += WARP) squares = fmaf(o[r * DV + i], o[r * DV + i], squares);
-    float scale = rsqrtf(warp_sum(squares) / DV + EPS);
-    u64 row = p.row0 + t0 + r;
-    for (u32 i = lane; i < DV; i += WARP) {
-        u32 at = head * DV + i;
-        float x = o[r * DV + i] * scale * a.w.norm[i] * silu(a.z[row * VALUE_WIDTH + at]);
-        store_split(a.hi, a.lo, row * VALUE_PAD + at, a.w.out_cols ? x * a.w.out_cols[at] : x);
-    }
+    if (r < rows) gate_head(a, gate, row, head, o + r * DV, z);
 }

@@ -40,6 +40,8 @@ KERNEL(gdn_step, Step, STEP_THREADS) {
 #pragma unroll
         for (u32 j = 0; j < RING; j++) prefetch(ring + j * CHANNELS + channel);
     }
+    HeadGate gate = load_gate(m.w, head);
+    Decay own_decay = load_decay(m.w, head);
     wait_for_previous();
 
     // Warps take q, k, v, or the gates of a row.
@@ -50,7 +52,7 @@ KERNEL(gdn_step, Step, STEP_THREADS) {
         if (which == 3) {
 #pragma unroll
             for (u32 i = 0; i < DV / WARP; i++) z[t][lane + i * WARP] = m.z[row * VALUE_WIDTH + head * DV + lane + i * WARP];
-            float2 gates = gates_of(m, row, head);
+            float2 gates = gates_of(m, own_decay, row, head);
             if (lane == 0) {
                 decay[t] = gates.x, beta[t] = gates.y;
                 if (undo) undo[2 * CHANNELS + head] = gates.x, undo[2 * CHANNELS + VALUE_HEADS + head] = gates.y;
@@ -90,7 +92,12 @@ KERNEL(gdn_step, Step, STEP_THREADS) {
         __threadfence();
     }
     __syncthreads();
-    for (u32 t = warp; t < p.rows; t += STEP_WARPS) gate_head(m, p.row0 + t, head, read[t], z[t]);
+    for (u32 t = warp; t < p.rows; t += STEP_WARPS) {
+        float own_z[DV / WARP];
+#pragma unroll
+        for (u32 i = 0; i < DV / WARP; i++) own_z[i] = z[t][lane + i * WARP];
+        gate_head(m, gate, p.row0 + t, head, read[t], own_z);
+    }
 #pragma unroll
     for (u32 j = 0; j < LANE_DIMS; j++) memory[(j / 4 * 16 + j % 4) * DV] = s[j];
     auto keep = [&](u32 first, u32 width) { keep_ring(m, p, ring, first + threadIdx.x, first + width, STEP_THREADS); };

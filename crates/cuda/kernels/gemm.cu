@@ -117,6 +117,74 @@ __device__ __forceinline__ void accumulate(float (&acc)[MT][NT][4], const Matrix
     }
 }
 
+// Steps of weights that a warp has on their way to shared memory in products of up to 8 rows, or 0 where blocks
+// have too little of it.
+constexpr int SLOTS = SHAMROCK_SLOTS;
+
+// What a lane needs of a step's tile, as pieces of 16 bytes that lie WARP · 16 bytes apart.
+template <u32 ENC> constexpr u32 PIECES = ENC == Q4 ? 1 : ENC == Q8 ? 2 : 4;
+
+// A step's tile from shared memory, where the lane's pieces lie from `from` on.
+__device__ __forceinline__ void take_packed(Packed<Q4>& a, const uint4* from, u32 code) { a.w = *from, a.code = code; }
+template <u32 ENC> __device__ __forceinline__ void take_packed(Packed<ENC>& a, const uint4* from, u32) {
+#pragma unroll
+    for (u32 j = 0; j < PIECES<ENC>; j++) a.w[j] = from[j * WARP];
+}
+
+// Floats of shared memory that the slots of WARPS warps take.
+template <int MT, int WARPS, int COUNT> constexpr u32 SLOTTED = WARPS * COUNT * MT * PIECES<Q8> * WARP * 4;
+
+// `accumulate` with the weights of the next SLOTS steps on their way to shared memory. A lane copies what it will
+// read itself, so that no warp waits for another. `slots` is the warp's: [SLOTS][MT][PIECES][WARP].
+template <int MT, int NT, bool LO, u32 ENC, bool STAGED, int SLOTS, class Before>
+__device__ __forceinline__ void accumulate_deep(float (&acc)[MT][NT][4], const Matrix (&m)[MT], const u32 (&tile)[MT],
+                                                const u16* const (&hi)[NT], const u16* const (&lo)[NT],
+                                                u32 first, u32 stride, u32 end, u32 lane, uint4* slots, const Before& before) {
+    constexpr u32 N = PIECES<ENC>;
+    slots += lane;
+    auto fetch = [&](u32 step, u32 slot) {
+        if (step < end)
+#pragma unroll
+            for (int i = 0; i < MT; i++)
+#pragma unroll
+                for (u32 j = 0; j < N; j++)
+                    copy_stream(slots + ((slot * MT + i) * N + j) * WARP, m[i].tiles + ((((u64)tile[i] * m[i].steps + step) * N + j) * WARP + lane) * 16);
+    };
+    // Two chains of products, so that one need not wait for the other, where there are not several anyway.
+    constexpr int CHAINS = MT == 1 ? 2 : 1;
+    float other[MT][NT][4] = {};
+    for (u32 base = first;; base += SLOTS * stride) {
+#pragma unroll 1
+        for (u32 n = 0; n < SLOTS; n++) fetch(base + n * stride, n);
+        end_copy_group();
+        if (base == first) before();
+        copies_done<0>();
+        // Inputs of several steps are on their way at once.
+        constexpr int AHEAD = SLOTS < 4 ? SLOTS : 4;
+#pragma unroll 1
+        for (u32 n0 = 0; n0 < SLOTS && base + n0 * stride < end; n0 += AHEAD) {
+            Stage<1, NT, LO, ENC> in[AHEAD];
+#pragma unroll
+            for (int n = 0; n < AHEAD; n++) load_inputs<1, NT, LO, ENC, STAGED>(in[n], hi, lo, min(base + (n0 + n) * stride, end - 1), lane);
+#pragma unroll
+            for (int n = 0; n < AHEAD; n++) {
+                if (base + (n0 + n) * stride >= end) break;
+#pragma unroll
+                for (int i = 0; i < MT; i++) {
+                    Packed<ENC> a;
+                    take_packed(a, slots + ((n0 + n) * MT + i) * N * WARP, 0);
+                    multiply<ENC, NT, LO>(n % CHAINS ? other[i] : acc[i], a, Ladder{}, in[n].hi, in[n].lo, lane);
+                }
+            }
+        }
+        if (base + SLOTS * stride >= end) break;
+    }
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int n = 0; n < NT * 4; n++) acc[i][n / 4][n % 4] += other[i][n / 4][n % 4];
+}
+
 // Adds the accumulators of the WK warps of a group into the first one's. All warps call it; on
 // return only the first warp of each group (`share` 0) holds the sum.
 template <int MT, int NT, int WM, int WK>
@@ -144,11 +212,35 @@ template <int MT, int NT, int WM, int WK> constexpr u32 REDUCED = (WK - 1) * WM 
 // Halves between rows that are staged in shared memory: two rows of a quarter warp fill all banks.
 constexpr u32 STAGED_STRIDE = HIDDEN_PAD + 32;
 
+// A warp's steps first, first + WK, … below end, with as many weights as can be on their way during `before`.
+template <int MT, int NT, bool LO, u32 ENC, bool STAGED, int WK, int SLOTS, class Before>
+__device__ __forceinline__ void accumulate_waiting(float (&acc)[MT][NT][4], const Matrix (&m)[MT], const u32 (&tile)[MT],
+                                                   const u16* const (&hi)[NT], const u16* const (&lo)[NT],
+                                                   u32 first, u32 end, u32 lane, uint4* slots, const Before& before) {
+    if constexpr (SLOTS > 0) {
+        // Wider weights have fewer slots of the same bytes in all.
+        constexpr int OWN = ENC == F16 && SLOTS > 1 ? SLOTS / 2 : SLOTS;
+        slots += threadIdx.x / WARP * SLOTS * MT * PIECES<Q8> * WARP;
+        if (ENC == Q8)
+#pragma unroll
+            for (int i = 0; i < MT; i++) prefetch(m[i].scales + tile[i] * 16);
+        accumulate_deep<MT, NT, LO, ENC, STAGED, OWN>(acc, m, tile, hi, lo, first, WK, end, lane, slots, before);
+    } else {
+        accumulate<MT, NT, LO, ENC, STAGED>(acc, m, tile, hi, lo, first, WK, end, lane, [&]() {
+            if (NT == 1)
+#pragma unroll
+                for (int i = 0; i < MT; i++) prefetch_tile(m[i], tile[i], first + WK, WK, end, lane);
+            before();
+        });
+    }
+    scale_rows<MT, NT, ENC>(acc, m, tile, lane);
+}
+
 // Grid: (bands of 16·MT·WM rows, k splits, tiles of 8·NT activation rows); 32·WM·WK threads, which all call
 // before(segment): it waits for the kernel before and, where rows are STAGED, puts them to `staged`, in shared
 // memory, remainders behind them.
-template <int MT, int WM, int WK, int NT, bool LO, bool STAGED, class Before>
-__device__ __forceinline__ void dense(const Dense& a, float* shared, const u16* staged, const Before& before) {
+template <int MT, int WM, int WK, int NT, bool LO, bool STAGED, int SLOTS, class Before>
+__device__ __forceinline__ void dense(const Dense& a, float* shared, const u16* staged, uint4* slots, const Before& before) {
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, group = warp % WM, share = warp / WM;
     u32 s = 0;
     while (s + 1 < a.count && blockIdx.x >= a.segments[s + 1].first_block) s++;
@@ -162,26 +254,20 @@ __device__ __forceinline__ void dense(const Dense& a, float* shared, const u16* 
     u32 row0 = blockIdx.z * NT * 8;
 #pragma unroll
     for (int n = 0; n < NT; n++) {
-        u64 at = (u64)min(row0 + n * 8 + lane / 4, a.rows - 1) * (STAGED ? STAGED_STRIDE : seg.stride);
+        // Staged rows are set apart by half a turn of the banks.
+        u32 stride = STAGED ? seg.stride + 32 : seg.stride;
+        u64 at = (u64)min(row0 + n * 8 + lane / 4, a.rows - 1) * stride;
         hi[n] = (STAGED ? staged : seg.hi) + at;
-        lo[n] = LO ? (STAGED ? staged + a.rows * STAGED_STRIDE : seg.lo) + at : nullptr;
+        lo[n] = LO ? (STAGED ? staged + a.rows * stride : seg.lo) + at : nullptr;
     }
     u32 per = (seg.w.steps + gridDim.y - 1) / gridDim.y, begin = blockIdx.y * per, end = min(begin + per, seg.w.steps);
     float acc[MT][NT][4] = {};
-    auto ready = [&]() {
-        // Where the wait is long compared to the product, all its weights come during the wait.
-        if (NT == 1)
-#pragma unroll
-            for (int i = 0; i < MT; i++) prefetch_tile(m[i], tile[i], begin + share + WK, WK, end, lane);
-        before(s);
-    };
+    u32 first = begin + share;
+    auto ready = [&]() { before(s); };
     switch (seg.w.encoding) {
-        case Q4: accumulate<MT, NT, LO, Q4, STAGED>(acc, m, tile, hi, lo, begin + share, WK, end, lane, ready); break;
-        case Q8:
-            accumulate<MT, NT, LO, Q8, STAGED>(acc, m, tile, hi, lo, begin + share, WK, end, lane, ready);
-            scale_rows<MT, NT, Q8>(acc, m, tile, lane);
-            break;
-        default: accumulate<MT, NT, LO, F16, STAGED>(acc, m, tile, hi, lo, begin + share, WK, end, lane, ready);
+        case Q4: accumulate_waiting<MT, NT, LO, Q4, STAGED, WK, 0>(acc, m, tile, hi, lo, first, end, lane, nullptr, ready); break;
+        case Q8: accumulate_waiting<MT, NT, LO, Q8, STAGED, WK, SLOTS>(acc, m, tile, hi, lo, first, end, lane, slots, ready); break;
+        default: accumulate_waiting<MT, NT, LO, F16, STAGED, WK, SLOTS>(acc, m, tile, hi, lo, first, end, lane, slots, ready);
     }
     reduce<MT, NT, WM, WK>(acc, shared, group, share, lane);
     if (share > 0) return;
@@ -191,11 +277,12 @@ __device__ __forceinline__ void dense(const Dense& a, float* shared, const u16* 
 template <int MT, int WM, int WK, int NT, bool LO> __device__ __forceinline__ void dense_of_stored(const Dense& a) {
     let_next_start();
     DYNAMIC_SHARED(shared);
-    dense<MT, WM, WK, NT, LO, false>(a, shared, nullptr, [](u32) { wait_for_previous(); });
+    dense<MT, WM, WK, NT, LO, false, NT == 1 ? SLOTS : 0>(a, shared, nullptr, (uint4*)shared, [](u32) { wait_for_previous(); });
 }
 
+// Blocks of narrow bands share a multiprocessor where there are many, as in the head.
 #define DENSE(name, MT, WM, WK, NT, LO) \
-    KERNEL(name, Dense, WM * WK * 32) { dense_of_stored<MT, WM, WK, NT, LO>(a); }
+    KERNEL(name, Dense, WM * WK * 32, NT == 1 && MT == 1 && WM == 2 ? 3 : 1) { dense_of_stored<MT, WM, WK, NT, LO>(a); }
 #define DENSE_BANDS(NT, LO, suffix)                  \
     DENSE(dense_16_##suffix, 1, 1, 8, NT, LO)        \
     DENSE(dense_32_##suffix, 1, 2, 4, NT, LO)        \

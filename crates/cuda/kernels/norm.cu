@@ -7,11 +7,16 @@ struct Embed {
     float* hidden;      // [rows][HIDDEN]
 };
 
-KERNEL(embed, Embed, 256) {
+// Grid: (rows). Few instructions matter more than anything here: nothing has fetched them before.
+KERNEL(embed, Embed, 1024) {
     begin();
     u32 id = a.ids[blockIdx.x];
-    for (u32 i = threadIdx.x; i < HIDDEN; i += blockDim.x)
-        a.hidden[(u64)blockIdx.x * HIDDEN + i] = decode(a.table, a.cols, id, i);
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < HIDDEN; i += 2 * 1024) {
+        float x = decode(a.table, a.cols, id, i), y = decode(a.table, a.cols, id, min(i + 1024, HIDDEN - 1));
+        a.hidden[(u64)blockIdx.x * HIDDEN + i] = x;
+        if (i + 1024 < HIDDEN) a.hidden[(u64)blockIdx.x * HIDDEN + i + 1024] = y;
+    }
 }
 
 struct Norm {

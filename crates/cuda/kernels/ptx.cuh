@@ -55,6 +55,18 @@ __device__ __forceinline__ u32 half2_fma(u32 a, u32 b, u32 c) {
     return r;
 }
 
+// The largest and the smallest of a warp.
+__device__ __forceinline__ u32 warp_max_bits(u32 x) {
+    u32 r;
+    asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(x));
+    return r;
+}
+__device__ __forceinline__ u32 warp_min_bits(u32 x) {
+    u32 r;
+    asm volatile("redux.sync.min.u32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(x));
+    return r;
+}
+
 // (a & mask) | bits in one instruction.
 __device__ __forceinline__ u32 and_or(u32 a, u32 mask, u32 bits) {
     u32 r;
@@ -62,11 +74,18 @@ __device__ __forceinline__ u32 and_or(u32 a, u32 mask, u32 bits) {
     return r;
 }
 
+// What passes once is to make way first in the L2 cache, so that instructions and activations stay.
+__device__ __forceinline__ u64 passing() {
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
 // Streaming load: weights pass once, activations stay in L1.
 __device__ __forceinline__ uint4 load_stream(const void* p) {
     uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4], %5;"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p), "l"(passing()));
     return v;
 }
 
@@ -94,6 +113,11 @@ __device__ __forceinline__ void mma_first(float (&c)[4], u32 a0, u32 a1, u32 a2,
 // since its last group; `copies_done` waits until at most `LATER` of its groups are on their way.
 __device__ __forceinline__ void copy_16(void* shared, const void* global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(global) : "memory");
+}
+// The same for weights.
+__device__ __forceinline__ void copy_stream(void* shared, const void* global) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
+                 ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(global), "l"(passing()) : "memory");
 }
 __device__ __forceinline__ void end_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int LATER> __device__ __forceinline__ void copies_done() {

@@ -18,8 +18,9 @@ KERNEL(group_rows, Routing, 1024) {
     group_pairs(a);
 }
 
-// All three for few rows.
+// All three for up to CHOSEN_ROWS rows.
 KERNEL(choose, Routing, 1024) {
     begin();
-    choose_all(a);
+    DYNAMIC_SHARED(probs);
+    choose_all(a, probs);
 }

@@ -51,11 +51,11 @@ __device__ __forceinline__ void store_choice(const Routing& a, u32 row, u32 coun
     }
 }
 
-// For a warp: softmax over all experts, and the row's own choice.
-__device__ __forceinline__ void route_row(const Routing& a, u32 row) {
+// For a warp: softmax over all experts.
+__device__ __forceinline__ void softmax_row(float (&x)[LANE_EXPERTS], const Routing& a, u32 row) {
     u32 lane = threadIdx.x % WARP;
     const float* logits = a.logits + (u64)row * (EXPERTS + 1);
-    float x[LANE_EXPERTS], top = __int_as_float(0xff800000), sum = 0.0f;
+    float top = __int_as_float(0xff800000), sum = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < LANE_EXPERTS; i++) {
         u32 e = lane + i * WARP;
@@ -67,15 +67,40 @@ __device__ __forceinline__ void route_row(const Routing& a, u32 row) {
     for (u32 i = 0; i < LANE_EXPERTS; i++) sum += x[i] = expf(x[i] - top);
     sum = warp_sum(sum);
 #pragma unroll
-    for (u32 i = 0; i < LANE_EXPERTS; i++) {
-        u32 e = lane + i * WARP;
-        if (e < EXPERTS) a.probs[(u64)row * EXPERTS + e] = x[i] = x[i] / sum;
-        else x[i] = NEVER;
-    }
-    u32 expert = EXPERTS;
-    float prob = 0.0f;
+    for (u32 i = 0; i < LANE_EXPERTS; i++) x[i] = lane + i * WARP < EXPERTS ? x[i] / sum : NEVER;
+}
+
+// For a warp: the row's probabilities and its own choice.
+__device__ __forceinline__ void route_row(const Routing& a, u32 row) {
+    u32 lane = threadIdx.x % WARP, expert = EXPERTS;
+    float x[LANE_EXPERTS], prob = 0.0f;
+    softmax_row(x, a, row);
+#pragma unroll
+    for (u32 i = 0; i < LANE_EXPERTS; i++)
+        if (lane + i * WARP < EXPERTS) a.probs[(u64)row * EXPERTS + lane + i * WARP] = x[i];
     u32 count = top_k(x, expert, prob);
     store_choice(a, row, count, expert, prob);
+}
+
+// For a warp: which of the first `count` experts in `order`, by descending `sorted` mass, are the coreset: one is
+// kept while the share of those before it is below top_p; the first always is. A lane walks a run of the order
+// behind the sum of the runs before.
+__device__ __forceinline__ void keep_heaviest(bool* kept, const u32* order, const double* sorted, u32 count, float top_p) {
+    u32 run = (count + WARP - 1) / WARP, first = threadIdx.x % WARP * run, end = min(first + run, count);
+    double own = 0.0;
+    for (u32 i = first; i < end; i++) own += sorted[i];
+    double through = own;
+#pragma unroll
+    for (int d = 1; d < 32; d <<= 1) {
+        double before = __shfl_up_sync(FULL, through, d);
+        if (threadIdx.x % WARP >= (u32)d) through += before;
+    }
+    double mass = __shfl_sync(FULL, through, 31), before = through - own;
+    double bar = (double)top_p * (mass > 1e-9 ? mass : 1e-9);
+    for (u32 i = first; i < end; i++) {
+        kept[order[i]] = i == 0 || before < bar;
+        before += sorted[i];
+    }
 }
 
 // For a block: the coreset of a preview, and its rows' choice inside it.
@@ -119,26 +144,7 @@ __device__ __forceinline__ void route_part(const Routing& a, const Part& p) {
         if (e < EXPERTS && quarter == 0) order[rank] = e, sorted[rank] = own;
     }
     __syncthreads();
-    // An expert is kept while the share of those before it is below top_p; the first always is. A
-    // lane walks a run of the order behind the sum of the runs before.
-    if (threadIdx.x < WARP) {
-        constexpr u32 RUN = (EXPERTS + WARP - 1) / WARP;
-        u32 first = threadIdx.x * RUN;
-        double own = 0.0;
-        for (u32 i = first; i < min(first + RUN, EXPERTS); i++) own += sorted[i];
-        double through = own;
-#pragma unroll
-        for (int d = 1; d < 32; d <<= 1) {
-            double before = __shfl_up_sync(FULL, through, d);
-            if (threadIdx.x >= (u32)d) through += before;
-        }
-        double mass = __shfl_sync(FULL, through, 31), before = through - own;
-        double bar = (double)a.top_p * (mass > 1e-9 ? mass : 1e-9);
-        for (u32 i = first; i < min(first + RUN, EXPERTS); i++) {
-            kept[order[i]] = i == 0 || before < bar;
-            before += sorted[i];
-        }
-    }
+    if (threadIdx.x < WARP) keep_heaviest(kept, order, sorted, EXPERTS, a.top_p);
     __syncthreads();
     u32 lane = threadIdx.x % WARP;
     for (u32 r = threadIdx.x / WARP; r < p.rows; r += blockDim.x / WARP) {
@@ -154,21 +160,14 @@ __device__ __forceinline__ void route_part(const Routing& a, const Part& p) {
     }
 }
 
-// For one block: the pairs of all rows by expert. The order inside a group depends on
-// timing and nothing else depends on it: pairs are independent.
-__device__ __forceinline__ void group_pairs(const Routing& a) {
-    __shared__ u32 count[EXPERTS], at[EXPERTS], warp_sums[32], active;
-    for (u32 e = threadIdx.x; e < EXPERTS; e += blockDim.x) count[e] = 0;
-    if (threadIdx.x == 0) active = 0;
-    __syncthreads();
-    u32 pairs = a.rows * TOP_K;
-    for (u32 i = threadIdx.x; i < pairs; i += blockDim.x)
-        if (a.chosen[i] < EXPERTS) atomicAdd(&count[a.chosen[i]], 1u);
-    __syncthreads();
+// For a block: lists the experts that have rows, in ascending order, and puts the place of each expert's first pair
+// into `first`. `rows_of(expert)` says how many it has. Returns the length of the list, behind a barrier.
+template <class Rows> __device__ __forceinline__ u32 list_groups(const Routing& a, u32* first, const Rows& rows_of) {
+    __shared__ u32 warp_sums[32];
     // Exclusive scan over experts, of rows (low half) and of active experts (high half).
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, carry = 0;
     for (u32 base = 0; base < EXPERTS; base += blockDim.x) {
-        u32 e = base + threadIdx.x, n = e < EXPERTS ? count[e] : 0, x = n | (n ? 1u << 20 : 0);
+        u32 e = base + threadIdx.x, n = e < EXPERTS ? rows_of(e) : 0, x = n | (n ? 1u << 20 : 0);
         u32 sum = x;
 #pragma unroll
         for (int d = 1; d < 32; d <<= 1) {
@@ -181,26 +180,28 @@ __device__ __forceinline__ void group_pairs(const Routing& a) {
         for (u32 w = 0; w < warp; w++) before += warp_sums[w];
         u32 start = before + sum - x;
         if (e < EXPERTS) {
-            at[e] = start & 0xfffff;
+            first[e] = start & 0xfffff;
             if (n) a.groups.work[start >> 20] = {e, start & 0xfffff, n, 0};
-            if (e == EXPERTS - 1) active = (start >> 20) + (n ? 1 : 0);
         }
         for (u32 w = 0; w < blockDim.x / WARP; w++) carry += warp_sums[w];
         __syncthreads();
     }
+    return carry >> 20;
+}
+
+// For one block: the pairs of all rows by expert. The order inside a group depends on
+// timing and nothing else depends on it: pairs are independent.
+__device__ __forceinline__ void group_pairs(const Routing& a) {
+    __shared__ u32 count[EXPERTS], at[EXPERTS];
+    for (u32 e = threadIdx.x; e < EXPERTS; e += blockDim.x) count[e] = 0;
+    __syncthreads();
+    u32 pairs = a.rows * TOP_K;
+    for (u32 i = threadIdx.x; i < pairs; i += blockDim.x)
+        if (a.chosen[i] < EXPERTS) atomicAdd(&count[a.chosen[i]], 1u);
+    __syncthreads();
+    u32 active = list_groups(a, at, [&](u32 e) { return count[e]; });
     for (u32 i = threadIdx.x; i < pairs; i += blockDim.x)
         if (a.chosen[i] < EXPERTS) a.groups.pairs[atomicAdd(&at[a.chosen[i]], 1u)] = i;
     for (u32 i = active + threadIdx.x; i < EXPERTS; i += blockDim.x) a.groups.work[i] = {0, 0, 0, 0};
     if (threadIdx.x == 0) *a.distinct += active;
-}
-
-// Everything, for few rows, in one block.
-__device__ __forceinline__ void choose_all(const Routing& a) {
-    for (u32 row = threadIdx.x / WARP; row < a.rows; row += blockDim.x / WARP) route_row(a, row);
-    __syncthreads();
-    for (u32 i = 0; i < a.previews; i++) {
-        route_part(a, a.parts[i]);
-        __syncthreads();
-    }
-    group_pairs(a);
 }

@@ -18,6 +18,7 @@ const PRODUCTS: &str = include_str!("../kernels/products.cuh");
 
 const NORM: &str = include_str!("../kernels/norm.cuh");
 const ROUTING: &str = include_str!("../kernels/routing.cuh");
+const CHOOSE: &str = include_str!("../kernels/choose.cuh");
 
 /// Name and sources of each module, beside what all begin with.
 pub(crate) const MODULES: [(&str, &[&str]); 8] = [
@@ -25,7 +26,15 @@ pub(crate) const MODULES: [(&str, &[&str]); 8] = [
     ("norm", &[NORM, include_str!("../kernels/norm.cu")]),
     (
         "gemm",
-        &[NORM, ROUTING, PRODUCTS, include_str!("../kernels/gemm.cu"), include_str!("../kernels/few.cu")],
+        &[
+            NORM,
+            ROUTING,
+            CHOOSE,
+            PRODUCTS,
+            include_str!("../kernels/gemm.cu"),
+            include_str!("../kernels/few.cu"),
+            include_str!("../kernels/one.cu"),
+        ],
     ),
     ("wide", &[PRODUCTS, include_str!("../kernels/wide.cu")]),
     (
@@ -37,7 +46,7 @@ pub(crate) const MODULES: [(&str, &[&str]); 8] = [
         ],
     ),
     ("attention", &[include_str!("../kernels/attention.cu")]),
-    ("routing", &[ROUTING, include_str!("../kernels/routing.cu")]),
+    ("routing", &[ROUTING, CHOOSE, include_str!("../kernels/routing.cu")]),
     ("head", &[include_str!("../kernels/head.cu")]),
 ];
 
@@ -63,6 +72,12 @@ pub fn check(
     MODULES.iter().map(|&(name, _)| Ok((name, module(&geometry, name, arch, None)?.len()))).collect()
 }
 
+/// Steps of weights that a warp has in shared memory in products of few rows: none where a block cannot have
+/// the 227 KB of Hopper's and Blackwell's large chips.
+pub(crate) fn slots(arch: u32) -> usize {
+    if matches!(arch, 90 | 100 | 103) { 8 } else { 0 }
+}
+
 /// Machine code of one module, from `cache` if it is there.
 pub(crate) fn module(geometry: &Geometry, name: &str, arch: u32, cache: Option<&Path>) -> Result<Vec<u8>> {
     let own = MODULES.iter().find(|(n, _)| *n == name).map_or(&[][..], |(_, sources)| sources);
@@ -72,6 +87,7 @@ pub(crate) fn module(geometry: &Geometry, name: &str, arch: u32, cache: Option<&
         "--std=c++17".to_owned(),
         "--diag-suppress=177".to_owned(),
     ];
+    options.push(format!("-DSHAMROCK_SLOTS={}", slots(arch)));
     options.extend(geometry.defines().into_iter().map(|(name, value)| format!("-DSHAMROCK_{name}={value}")));
 
     let key = hash64(format!("{program}\0{}", options.join(" ")).as_bytes());

@@ -123,6 +123,10 @@ pub(crate) struct Device {
     kernels: Arc<HashMap<&'static str, CudaFunction>>,
     /// Multiprocessors.
     pub(crate) multiprocessors: usize,
+    /// Bytes of shared memory that a block may have.
+    pub(crate) shared: usize,
+    /// Steps of weights that a warp keeps there in products of few rows, see gemm.cu.
+    pub(crate) slots: usize,
     /// Kernels may start while the one before still runs (Hopper and later); they wait for it
     /// themselves, see `begin` in common.cuh.
     overlaps: bool,
@@ -176,6 +180,8 @@ impl Device {
             stream,
             kernels: Arc::new(kernels),
             multiprocessors: usize::try_from(multiprocessors).unwrap_or(1),
+            shared: usize::try_from(shared).unwrap_or(0),
+            slots: compile::slots(arch),
             overlaps: major >= 9,
         })
     }
@@ -373,6 +379,8 @@ const KERNELS: [(&str, &[&str]); 8] = [
             "normed_64",
             "normed_96",
             "route_few",
+            "gate_up_one",
+            "down_one",
         ],
     ),
     ("wide", &["dense_wide", "dense_wide_split", "gate_up_wide", "down_wide"]),

@@ -14,9 +14,12 @@ use crate::geometry::{Geometry, padded};
 use crate::inputs::{Shape, Tables};
 use crate::sequence::{RECUR_THREADS, recur_grid};
 use crate::upload::{AttentionLayer, DeviceWeights, GdnLayer, Layer, MixerLayer, Placed};
-use crate::workspace::{Activations, CHUNK, MAX_SPLITS, PICK_CHUNKS, RESULT_HEADER, Workspace};
+use crate::workspace::{Activations, CHUNK, PICK_CHUNKS, RESULT_HEADER, Workspace};
 
+mod dense;
 mod few;
+
+use dense::{Product, WIDE_SHARED};
 
 /// Threads of most kernels.
 const THREADS: u32 = 256;
@@ -28,15 +31,10 @@ const KEYS: usize = 32;
 pub(crate) const TENSOR_QUERIES: usize = 64;
 /// Rows up to which one block chooses experts for all.
 const CHOOSE_ROWS: usize = 64;
-/// Rows up to which the warps of a block share the columns of a dense product.
-const FEW_ROWS: usize = 64;
 /// Average rows of an expert up to which they do in its products.
 const FEW_EXPERT_ROWS: usize = 12;
-/// Activation rows of a tile in the products of more rows, weight rows of a block, and its shared memory.
-const WIDE_TILE: usize = 64;
-const WIDE_BAND: usize = 256;
+/// Weight rows of a block in the experts' products of many rows.
 const EXPERT_BAND: usize = 128;
-const WIDE_SHARED: usize = 4 * WIDE_TILE * (16 + 4) * 16;
 /// Blocks that share the row tiles of one band of an expert. Most have nothing to do and end at once, but
 /// a popular expert must not keep one multiprocessor busy while the others have finished.
 const GATE_UP_SHARES: usize = 16;
@@ -86,20 +84,12 @@ impl Profile {
     }
 }
 
-/// A product: a matrix, its input and where its output goes.
-struct Product {
-    weight: Placed,
-    input: Activations,
-    /// Values between input rows.
-    stride: usize,
-    out: Ptr,
-    out_stride: usize,
-}
-
 /// What a norm adds to the residual stream before it.
 enum Added {
     Nothing,
     Experts,
+    /// The experts' kernel has added what there was.
+    Done,
     /// The partial sums of the mixer's output product.
     Mixer {
         splits: usize,
@@ -134,12 +124,12 @@ impl Launcher<'_> {
             ids: self.tables.ids,
             hidden: self.space.hidden[0],
         };
-        self.device.launch("embed", Grid::new((self.shape.rows, 1, 1), THREADS), &embed)?;
+        self.device.launch("embed", Grid::new((self.shape.rows, 1, 1), 1024), &embed)?;
         mark("embed")?;
         let (mut linear, mut full) = (0, 0);
         for (i, layer) in self.weights.layers.iter().enumerate() {
             // What the layer before left to be added comes in with the norm.
-            let added = if i > 0 { Added::Experts } else { Added::Nothing };
+            let added = if i > 0 { self.added_by_experts(cache.is_some()) } else { Added::Nothing };
             let residual = self.residual(layer.input_norm, added);
             let splits = match &layer.mixer {
                 MixerLayer::Linear(w) => {
@@ -152,17 +142,13 @@ impl Launcher<'_> {
                 }
             };
             let residual = self.residual(layer.post_norm, Added::Mixer { splits });
+            if self.is_one_row(cache.is_some()) {
+                self.experts_of_one(layer, residual, &mut mark)?;
+                continue;
+            }
             self.route(layer, residual, &mut mark)?;
             match cache {
-                None => {
-                    let listed = ExpertList {
-                        experts: layer.experts,
-                        work: self.space.groups.work,
-                        len: self.geometry.config.moe.experts,
-                        shared: true,
-                    };
-                    self.experts(layer, listed, &mut mark)?;
-                }
+                None => self.experts(layer, self.all_experts(layer), &mut mark)?,
                 Some(cache) => {
                     let experts = self.geometry.config.moe.experts;
                     let batches = cache.batches(self.device, experts, i, self.space.groups.work)?;
@@ -174,8 +160,14 @@ impl Launcher<'_> {
                 }
             }
         }
-        self.score()?;
+        self.score(self.added_by_experts(cache.is_some()))?;
         mark("head")
+    }
+
+    /// A list of all experts of a layer that have rows.
+    fn all_experts(&self, layer: &Layer) -> ExpertList {
+        let (work, len) = (self.space.groups.work, self.geometry.config.moe.experts);
+        ExpertList { experts: layer.experts, work, len, shared: true }
     }
 
     /// The residual stream in front of a norm. It goes on in the other of its two places.
@@ -184,6 +176,7 @@ impl Launcher<'_> {
         let [hidden, sum] = match added {
             Added::Nothing | Added::Experts => s.hidden,
             Added::Mixer { .. } => [s.hidden[1], s.hidden[0]],
+            Added::Done => [s.hidden[1], 0],
         };
         abi::Residual {
             hidden,
@@ -231,63 +224,6 @@ impl Launcher<'_> {
         self.norm(residual, None, products.iter().map(|p| (p.input, p.weight.cols)))?;
         mark("norm")?;
         self.dense(self.shape.rows, products, false).map(drop)
-    }
-
-    /// Products of one input width. With `split`, columns may be shared by several blocks; the
-    /// number of partial outputs is returned.
-    fn dense(&self, rows: usize, products: &[Product], split: bool) -> Result<usize> {
-        if rows > FEW_ROWS {
-            return self.dense_wide(rows, products, split);
-        }
-        let tile_rows = match rows {
-            0..=8 => 8,
-            9..=16 => 16,
-            _ => 32,
-        };
-        let column_tiles = rows.div_ceil(tile_rows);
-        // Wide bands read activations least often; narrow ones fill the device.
-        let band = if split && tile_rows == 32 { 64 } else { self.band_that_fills(products, column_tiles) };
-        let (args, bands) = segments(rows, products, band);
-        let steps = products.iter().map(|p| p.weight.matrix.steps as usize).min().unwrap_or(1);
-        let splits = match split {
-            true => {
-                (self.enough_blocks() / (bands * column_tiles)).clamp(1, MAX_SPLITS).min((steps / 8).max(1))
-            }
-            false => 1,
-        };
-        let name = dense_kernel(band, tile_rows, keeps_remainder(products));
-        let grid = Grid::new((bands, splits, column_tiles), THREADS).shared(handed_over(band, tile_rows));
-        self.device.launch(name, grid, &args)?;
-        Ok(splits)
-    }
-
-    /// The same for many rows.
-    fn dense_wide(&self, rows: usize, products: &[Product], split: bool) -> Result<usize> {
-        let (args, bands) = segments(rows, products, WIDE_BAND);
-        let (name, tile) = match keeps_remainder(products) {
-            false => ("dense_wide", WIDE_TILE),
-            true => ("dense_wide_split", WIDE_TILE / 2),
-        };
-        let tiles = rows.div_ceil(tile);
-        let splits = match split {
-            true => (self.device.multiprocessors / (bands * tiles)).clamp(1, MAX_SPLITS),
-            false => 1,
-        };
-        let grid = Grid::new((bands, splits, tiles), THREADS).shared(WIDE_SHARED);
-        self.device.launch(name, grid, &args)?;
-        Ok(splits)
-    }
-
-    /// Blocks that keep all multiprocessors busy.
-    fn enough_blocks(&self) -> usize {
-        self.device.multiprocessors * 15 / 16
-    }
-
-    /// The widest band of weight rows with which a product still fills the device.
-    fn band_that_fills(&self, products: &[Product], column_tiles: usize) -> usize {
-        let bands = |band| segments(0, products, band).1;
-        let fills = |&band: &usize| bands(band) * column_tiles >= self.enough_blocks();
-        [96, 64, 32].into_iter().find(fills).unwrap_or(16)
     }
 
     fn mixer_output(&self, weight: Placed, width: usize) -> Result<usize> {
@@ -444,23 +380,21 @@ impl Launcher<'_> {
         Ok(splits)
     }
 
-    /// The norm in front of the experts, their logits, each row's choice, and the rows by expert.
-    fn route(
-        &self,
-        layer: &Layer,
-        residual: abi::Residual,
-        mark: &mut dyn FnMut(&'static str) -> Result<()>,
-    ) -> Result<()> {
-        let (s, shape, config) = (self.space, &self.shape, &self.geometry.config);
-        let router = Product {
+    fn router(&self, layer: &Layer) -> Product {
+        let config = &self.geometry.config;
+        Product {
             weight: layer.router,
-            input: s.ffn,
+            input: self.space.ffn,
             stride: padded(config.hidden_size),
-            out: s.router,
+            out: self.space.router,
             out_stride: config.moe.experts + 1,
-        };
+        }
+    }
+
+    fn routing(&self) -> abi::Routing {
+        let (s, shape, config) = (self.space, &self.shape, &self.geometry.config);
         let coreset = config.block.as_ref().and_then(|b| b.coreset_top_p);
-        let routing = abi::Routing {
+        abi::Routing {
             logits: s.router,
             probs: s.probs,
             chosen: s.chosen,
@@ -473,16 +407,30 @@ impl Launcher<'_> {
             top_p: coreset.unwrap_or(1.0),
             previews: if coreset.is_some() { shape.previews as u32 } else { 0 },
             pad: 0,
-        };
+        }
+    }
+
+    /// The norm in front of the experts, their logits, each row's choice, and the rows by expert.
+    fn route(
+        &self,
+        layer: &Layer,
+        residual: abi::Residual,
+        mark: &mut dyn FnMut(&'static str) -> Result<()>,
+    ) -> Result<()> {
+        let (s, shape, config) = (self.space, &self.shape, &self.geometry.config);
+        let router = self.router(layer);
+        let routing = self.routing();
         if self.routes_at_once() {
-            self.route_few(residual, &router, routing)?;
+            self.route_few(residual, &router, routing, true)?;
             return mark("router");
         }
         self.norm(residual, None, [(s.ffn, 0)])?;
         mark("norm")?;
         self.dense(shape.rows, &[router], false)?;
         if shape.rows <= CHOOSE_ROWS {
-            self.device.launch("choose", Grid::new((1, 1, 1), 1024), &routing)?;
+            // The rows' probabilities, for coresets.
+            let probs = shape.rows * config.moe.experts * 4;
+            self.device.launch("choose", Grid::new((1, 1, 1), 1024).shared(probs), &routing)?;
             return mark("router");
         }
         self.device.launch("route", Grid::new((shape.rows.div_ceil(8), 1, 1), THREADS), &routing)?;
@@ -491,16 +439,10 @@ impl Launcher<'_> {
         mark("router")
     }
 
-    /// The products of listed experts.
-    fn experts(
-        &self,
-        layer: &Layer,
-        list: ExpertList,
-        mark: &mut dyn FnMut(&'static str) -> Result<()>,
-    ) -> Result<()> {
-        let (s, shape, m) = (self.space, &self.shape, &self.geometry.config.moe);
+    fn expert_args(&self, layer: &Layer, list: ExpertList) -> abi::Experts {
+        let (s, shape) = (self.space, &self.shape);
         let split = self.geometry.halves() == 2;
-        let mut args = abi::Experts {
+        abi::Experts {
             experts: list.experts,
             shared: layer.shared,
             groups: abi::Groups { work: list.work, ..s.groups },
@@ -515,7 +457,18 @@ impl Launcher<'_> {
             shared_tiles: if list.shared { layer.expert_tiles.1 } else { 0 },
             listed: list.len as u32,
             pad: 0,
-        };
+        }
+    }
+
+    /// The products of listed experts.
+    fn experts(
+        &self,
+        layer: &Layer,
+        list: ExpertList,
+        mark: &mut dyn FnMut(&'static str) -> Result<()>,
+    ) -> Result<()> {
+        let (s, shape, m) = (self.space, &self.shape, &self.geometry.config.moe);
+        let mut args = self.expert_args(layer, list);
         // Floats that warps hand over, see `reduce` in gemm.cu.
         let handed =
             |shares: usize, groups: usize, tiles: usize| (shares - 1) * groups * 2 * tiles * 4 * 32 * 4;
@@ -550,14 +503,14 @@ impl Launcher<'_> {
     }
 
     /// Final norm, head and picks of the scored rows.
-    fn score(&self) -> Result<()> {
+    fn score(&self, added: Added) -> Result<()> {
         let (s, shape, config) = (self.space, &self.shape, &self.geometry.config);
         if shape.scored == 0 {
             return Ok(());
         }
         let head = self.weights.head;
         // Only the chosen rows are normed, and the stream ends.
-        let residual = abi::Residual { sum: 0, ..self.residual(self.weights.norm, Added::Experts) };
+        let residual = abi::Residual { sum: 0, ..self.residual(self.weights.norm, added) };
         self.norm(residual, Some(self.tables.chosen), [(s.head_input, head.cols)])?;
         let product = Product {
             weight: head,
@@ -588,53 +541,4 @@ impl Launcher<'_> {
         self.device.launch("pick_chunks", Grid::new((PICK_CHUNKS, shape.scored, 1), THREADS), &args)?;
         self.device.launch("pick_join", Grid::new((shape.scored, 1, 1), 32), &args)
     }
-}
-
-/// Arguments of a dense product, and its bands of `band` weight rows.
-fn segments(rows: usize, products: &[Product], band: usize) -> (abi::Dense, usize) {
-    let mut segments = [abi::Segment::zeroed(); abi::MAX_SEGMENTS];
-    let mut first_block = 0;
-    for (segment, p) in segments.iter_mut().zip(products) {
-        *segment = abi::Segment {
-            w: p.weight.matrix,
-            hi: p.input.hi,
-            lo: p.input.lo,
-            out: p.out,
-            stride: p.stride as u32,
-            out_stride: p.out_stride as u32,
-            first_block,
-            pad: 0,
-        };
-        first_block += (p.weight.matrix.row_tiles * 16).div_ceil(band as u32);
-    }
-    (abi::Dense { segments, count: products.len() as u32, rows: rows as u32 }, first_block as usize)
-}
-
-/// Whether all inputs are stored with their rounding remainders.
-fn keeps_remainder(products: &[Product]) -> bool {
-    products.iter().all(|p| p.input.lo != 0)
-}
-
-/// Bytes of shared memory in which the warps of a block add up their products, see `reduce` in gemm.cu.
-fn handed_over(band: usize, tile_rows: usize) -> usize {
-    let (warp_tiles, groups) = match band {
-        16 => (1, 1),
-        32 => (1, 2),
-        64 => (2, 2),
-        _ => (3, 2),
-    };
-    (8 / groups - 1) * groups * warp_tiles * (tile_rows / 8) * 4 * 32 * 4
-}
-
-fn dense_kernel(band: usize, tile_rows: usize, keeps_remainder: bool) -> &'static str {
-    macro_rules! names {
-        ($($band:literal $rows:literal),*) => {
-            match (band, tile_rows, keeps_remainder) {
-                $(($band, $rows, false) => concat!("dense_", $band, "_", $rows),
-                  ($band, $rows, true) => concat!("dense_", $band, "_", $rows, "_split"),)*
-                _ => "dense",
-            }
-        };
-    }
-    names!(16 8, 32 8, 64 8, 96 8, 16 16, 32 16, 64 16, 96 16, 16 32, 32 32, 64 32, 96 32)
 }

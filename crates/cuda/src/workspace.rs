@@ -81,6 +81,8 @@ pub(crate) struct Workspace {
     pub(crate) chosen: Ptr,
     pub(crate) weights: Ptr,
     pub(crate) groups: abi::Groups,
+    /// The down matrices of one row's experts.
+    pub(crate) picked: Ptr,
     pub(crate) act: Activations,
     pub(crate) expert_out: Ptr,
     /// Counters of blocks that have come to some point of a kernel: zero between kernels.
@@ -152,6 +154,7 @@ impl Workspace {
             chosen: cut.take(pairs * 4),
             weights: cut.take(pairs * 4),
             groups: abi::Groups { work: cut.take(m.experts * 16), pairs: cut.take(pairs * 4) },
+            picked: cut.take(m.top_k * size_of::<abi::Matrix>()),
             act: activations(cut, pairs + rows, geometry.expert_stride(), split),
             expert_out: cut.take((pairs + rows) * hidden * 4),
             arrived: cut.take(rows * g.key_heads * 4),

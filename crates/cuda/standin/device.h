@@ -79,10 +79,23 @@ template <typename T> T __shfl_up_sync(unsigned mask, T x, unsigned d) {
     return from_lane(x, lane < d ? lane : lane - d);
 }
 
+inline unsigned __ballot_sync(unsigned mask, bool x) {
+    whole_warp(mask);
+    const standin::Slot* slots = standin::exchange(SHUFFLE, x);
+    unsigned bits = 0;
+    for (unsigned i = 0; i < 32; i++) bits |= (unsigned)*(const bool*)slots[i].bytes << i;
+    return bits;
+}
+
 template <typename T> T __ldg(const T* p) { return *p; }
 template <typename T> T atomicAdd(T* at, T x) {
     T before = *at;
     *at = before + x;
+    return before;
+}
+inline unsigned atomicOr(unsigned* at, unsigned x) {
+    unsigned before = *at;
+    *at = before | x;
     return before;
 }
 // Adds one, or starts over behind `last`.
@@ -110,6 +123,9 @@ inline unsigned __float_as_uint(float x) {
     std::memcpy(&u, &x, 4);
     return u;
 }
+inline float __uint_as_float(unsigned x) { return __int_as_float((int)x); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
@@ -146,6 +162,14 @@ inline float high(unsigned pair) { return from_half(pair >> 16); }
 inline unsigned half2_sub(unsigned a, unsigned b) { return pack(low(a) - low(b), high(a) - high(b)); }
 inline unsigned half2_fma(unsigned a, unsigned b, unsigned c) {
     return pack(low(a) * low(b) + low(c), high(a) * high(b) + high(c));
+}
+inline unsigned warp_max_bits(unsigned x) {
+    for (int d = 16; d; d >>= 1) x = max(x, __shfl_xor_sync(0xffffffffu, x, d));
+    return x;
+}
+inline unsigned warp_min_bits(unsigned x) {
+    for (int d = 16; d; d >>= 1) x = min(x, __shfl_xor_sync(0xffffffffu, x, d));
+    return x;
 }
 inline unsigned and_or(unsigned a, unsigned mask, unsigned bits) { return (a & mask) | bits; }
 inline uint4 load_stream(const void* p) {
@@ -198,6 +222,7 @@ inline void copy_16(void* shared, const void* global) {
     std::memset(shared, 0xff, 16);
     mine.begun.push_back({shared, global, mine.groups});
 }
+inline void copy_stream(void* shared, const void* global) { copy_16(shared, global); }
 inline void end_copy_group() { copies_of[threadIdx.x].groups++; }
 template <int LATER> void copies_done() {
     Copies& mine = copies_of[threadIdx.x];

@@ -3,10 +3,12 @@
 
 use shamrock_model::Result;
 
-use super::{Launcher, Product, TENSOR_QUERIES, THREADS, handed_over, segments};
+use super::dense::{Product, handed_over, segments};
+use super::{Added, Launcher, TENSOR_QUERIES, THREADS};
 use crate::abi;
 use crate::device::Grid;
 use crate::geometry::padded;
+use crate::upload::Layer;
 
 /// Rows of a commit that `gdn_step` takes.
 const STEP_ROWS: usize = 8;
@@ -22,6 +24,8 @@ const ROUTE_ROWS: usize = 2;
 const STAGED_BYTES: usize = 72 << 10;
 /// Threads of `route_few`.
 const ROUTE_THREADS: u32 = 512;
+/// Steps of the router's weights that its warps have in shared memory.
+const ROUTE_SLOTS: usize = 4;
 
 impl Launcher<'_> {
     /// Bytes of normed rows in shared memory, of one or two halves.
@@ -37,7 +41,8 @@ impl Launcher<'_> {
 
     /// The norm of the residual stream and products of it.
     pub(super) fn normed_dense(&self, residual: abi::Residual, products: &[Product]) -> Result<()> {
-        let band = self.band_that_fills(products, 1);
+        let staged = self.staged(self.geometry.halves());
+        let band = self.band_of_few(products, staged);
         let kernel = match band {
             16 => "normed_16",
             32 => "normed_32",
@@ -50,7 +55,7 @@ impl Launcher<'_> {
         }
         let (dense, bands) = segments(self.shape.rows, products, band);
         let args = abi::NormedDense { dense, residual, cols };
-        let shared = handed_over(band, 8) + self.staged(self.geometry.halves());
+        let shared = staged + handed_over(band, 8).max(self.slot_bytes(band));
         let grid = Grid::new((bands, 1, 1), THREADS).shared(shared);
         self.device.launch(kernel, grid, &args)
     }
@@ -66,6 +71,7 @@ impl Launcher<'_> {
         residual: abi::Residual,
         router: &Product,
         routing: abi::Routing,
+        chooses: bool,
     ) -> Result<()> {
         let (dense, tiles) = segments(self.shape.rows, std::slice::from_ref(router), 16);
         let args = abi::RouteFew {
@@ -73,12 +79,50 @@ impl Launcher<'_> {
             residual,
             ffn: abi::Copy { hi: router.input.hi, lo: router.input.lo, cols: 0 },
             routing,
-            arrived: self.space.arrived,
+            arrived: if chooses { self.space.arrived } else { 0 },
         };
-        // All but one warp hand over the sums of a tile of 16 by 8.
-        let shared = (ROUTE_THREADS as usize / 32 - 1) * 4 * 32 * 4 + self.staged(2);
+        // All but one warp hand over the sums of a tile of 16 by 8, where weights were.
+        let warps = ROUTE_THREADS as usize / 32;
+        let slots = if self.device.slots > 0 { warps * ROUTE_SLOTS * 1024 } else { 0 };
+        let shared = slots.max((warps - 1) * 4 * 32 * 4) + self.staged(2);
         let grid = Grid::new((tiles, 1, 1), ROUTE_THREADS).shared(shared);
         self.device.launch("route_few", grid, &args)
+    }
+
+    /// Whether this pass is a causal token whose experts are all on the device.
+    pub(super) fn is_one_row(&self, cached: bool) -> bool {
+        self.shape.rows == 1 && self.shape.previews == 0 && self.routes_at_once() && !cached
+    }
+
+    /// What is to be added to the residual stream behind a layer's experts.
+    pub(super) fn added_by_experts(&self, cached: bool) -> Added {
+        if self.is_one_row(cached) { Added::Done } else { Added::Experts }
+    }
+
+    /// Norm, router and experts of a causal token, see one.cu.
+    pub(super) fn experts_of_one(
+        &self,
+        layer: &Layer,
+        residual: abi::Residual,
+        mark: &mut dyn FnMut(&'static str) -> Result<()>,
+    ) -> Result<()> {
+        let s = self.space;
+        let routing = self.routing();
+        self.route_few(residual, &self.router(layer), routing, false)?;
+        mark("router")?;
+        let experts = self.expert_args(layer, self.all_experts(layer));
+        let [hidden, sum] = s.hidden;
+        let args = abi::One { experts, routing, picked: s.picked, hidden, sum };
+        let items =
+            layer.expert_tiles.1 as usize + self.geometry.config.moe.top_k * layer.expert_tiles.0 as usize;
+        let halves = self.geometry.halves();
+        // The row, and what seven of eight warps hand over of two tiles of 16 by 8.
+        let shared = padded(self.geometry.config.hidden_size) * 2 * halves + 7 * 2 * 4 * 32 * 4;
+        self.device.launch("gate_up_one", Grid::new((items, 1, 1), THREADS).shared(shared), &args)?;
+        mark("gate and up")?;
+        let bands = self.geometry.config.hidden_size.div_ceil(16);
+        self.device.launch("down_one", Grid::new((bands, 1, 1), THREADS), &args)?;
+        mark("down")
     }
 
     /// Whether the commits of this pass are few rows each.
