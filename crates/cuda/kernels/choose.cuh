@@ -7,7 +7,7 @@ constexpr u32 MASK_WORDS = (EXPERTS + 31) / 32;
 // Experts of the rows, as bits.
 struct Choice {
     u32 of_row[CHOSEN_ROWS][MASK_WORDS];
-    u32 experts[CHOSEN_ROWS][TOP_K];  // by slot; EXPERTS where the slot is empty
+    u16 experts[CHOSEN_ROWS][TOP_K];  // by slot; EXPERTS where the slot is empty
 };
 
 __device__ __forceinline__ bool has(const u32* mask, u32 e) { return mask[e / 32] >> e % 32 & 1; }
@@ -35,14 +35,14 @@ __device__ __forceinline__ void take_best(Choice& choice, const Routing& a, floa
             if (lane + i * WARP == at) key[i] = 0, x[i] = NEVER;
     }
     store_choice(a, row, count, expert, prob);
-    if (lane < TOP_K) choice.experts[row][lane] = expert;
+    if (lane < TOP_K) choice.experts[row][lane] = (u16)expert;
     if (lane < MASK_WORDS) choice.of_row[row][lane] = 0;
     __syncwarp();
     if (lane < count) atomicOr(&choice.of_row[row][expert / 32], 1u << expert % 32);
 }
 
 // The experts of `total`s that are positive, as a list in ascending order; returns their number.
-__device__ __forceinline__ u32 list_positive(u32* list, const double* total) {
+__device__ __forceinline__ u32 list_positive(u16* list, const double* total) {
     __shared__ u32 positive[MASK_WORDS];
     u32 lane = threadIdx.x % WARP;
     for (u32 word = threadIdx.x / WARP; word < MASK_WORDS; word += blockDim.x / WARP) {
@@ -54,7 +54,7 @@ __device__ __forceinline__ u32 list_positive(u32* list, const double* total) {
         if (!has(positive, e)) continue;
         u32 before = __popc(positive[e / 32] & ((1u << lane) - 1));
         for (u32 word = 0; word < e / 32; word++) before += __popc(positive[word]);
-        list[before] = e;
+        list[before] = (u16)e;
     }
     u32 all = 0;
     for (u32 word = 0; word < MASK_WORDS; word++) all += __popc(positive[word]);
@@ -64,7 +64,7 @@ __device__ __forceinline__ u32 list_positive(u32* list, const double* total) {
 // For a block: the coreset of a preview, and its rows' choice inside it; the twin of `route_part`.
 __device__ __forceinline__ void choose_part(Choice& choice, const Routing& a, const Part& p, const float* probs) {
     __shared__ double total[EXPERTS], sorted[EXPERTS];
-    __shared__ u32 list[EXPERTS], order[EXPERTS];
+    __shared__ u16 list[EXPERTS], order[EXPERTS];
     __shared__ bool kept[EXPERTS];
     u32 quarter = threadIdx.x % 4, lane = threadIdx.x % WARP;
     // Four lanes an expert, each in a fixed order.
@@ -91,7 +91,7 @@ __device__ __forceinline__ void choose_part(Choice& choice, const Routing& a, co
         }
         rank += __shfl_xor_sync(FULL, rank, 1);
         rank += __shfl_xor_sync(FULL, rank, 2);
-        if (i < count && quarter == 0) order[rank] = e, sorted[rank] = own;
+        if (i < count && quarter == 0) order[rank] = (u16)e, sorted[rank] = own;
     }
     __syncthreads();
     if (threadIdx.x < WARP) keep_heaviest(kept, order, sorted, count, a.top_p);

@@ -85,7 +85,7 @@ __device__ __forceinline__ void route_row(const Routing& a, u32 row) {
 // For a warp: which of the first `count` experts in `order`, by descending `sorted` mass, are the coreset: one is
 // kept while the share of those before it is below top_p; the first always is. A lane walks a run of the order
 // behind the sum of the runs before.
-__device__ __forceinline__ void keep_heaviest(bool* kept, const u32* order, const double* sorted, u32 count, float top_p) {
+__device__ __forceinline__ void keep_heaviest(bool* kept, const u16* order, const double* sorted, u32 count, float top_p) {
     u32 run = (count + WARP - 1) / WARP, first = threadIdx.x % WARP * run, end = min(first + run, count);
     double own = 0.0;
     for (u32 i = first; i < end; i++) own += sorted[i];
@@ -107,7 +107,8 @@ __device__ __forceinline__ void keep_heaviest(bool* kept, const u32* order, cons
 __device__ __forceinline__ void route_part(const Routing& a, const Part& p) {
     constexpr u32 LISTED = 64;  // rows listed at once
     __shared__ double total[EXPERTS], sorted[EXPERTS];
-    __shared__ u32 order[EXPERTS], listed[LISTED * TOP_K];
+    __shared__ u16 order[EXPERTS];
+    __shared__ u32 listed[LISTED * TOP_K];
     __shared__ float probs[LISTED * TOP_K];
     __shared__ bool kept[EXPERTS];
     u32 quarter = threadIdx.x % 4;
@@ -141,7 +142,7 @@ __device__ __forceinline__ void route_part(const Routing& a, const Part& p) {
         for (u32 f = quarter; f < EXPERTS; f += 4) rank += total[f] > own || (total[f] == own && f < e);
         rank += __shfl_xor_sync(FULL, rank, 1);
         rank += __shfl_xor_sync(FULL, rank, 2);
-        if (e < EXPERTS && quarter == 0) order[rank] = e, sorted[rank] = own;
+        if (e < EXPERTS && quarter == 0) order[rank] = (u16)e, sorted[rank] = own;
     }
     __syncthreads();
     if (threadIdx.x < WARP) keep_heaviest(kept, order, sorted, EXPERTS, a.top_p);
