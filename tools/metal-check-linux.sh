@@ -24,6 +24,14 @@ part "address spaces of the kernels"
 # As `native/kernel.rs` puts them together.
 (cd "$crate/kernels" && cat common.metal norm.metal gemm.metal attention.metal gdn.metal route.metal moe.metal head.metal) > "$WORK/kernels.metal"
 "$kit/check-msl.sh" --work "$WORK" "$WORK/kernels.metal"
+# That the check finds what it is for: a pointer into another address space, and one into none.
+for wrong in "thread:cannot initialize" ":without address space"; do
+  printf '%s\n' "kernel void wrong(device float* out [[buffer(0)]], uint t [[thread_position_in_grid]]) {" \
+    "  ${wrong%%:*} float* p = out;" "  p[t] = 1.0f;" "}" > "$WORK/wrong.metal"
+  if said=$("$kit/check-msl.sh" --work "$WORK" "$WORK/wrong.metal" 2>&1) || [[ $said != *"${wrong#*:}"* ]]; then
+    die "a wrong pointer is not refused as one: $said"
+  fi
+done
 
 part "lints"
 "$kit/run-stand-in.sh" --work "$WORK" "$crate" clippy --all-targets

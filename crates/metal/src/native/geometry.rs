@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use shamrock_cmf::Encoding;
+use shamrock_model::config::LayerKind;
 use shamrock_model::weights::{LayerWeights, Matrix, MixerWeights, Weights};
 use shamrock_model::{Error, ModelFile, Result};
 
@@ -33,17 +34,24 @@ pub(crate) fn matrices(weights: &Weights) -> impl Iterator<Item = Matrix> {
 /// Checks a model's shape and returns the encodings that its matrices have.
 ///
 /// # Errors
-/// [`Error::Device`] that names the layer's tensor, or the field of the configuration, and the limit.
+/// [`Error::Device`] that names the tensor, or the first layer concerned and the field of the configuration, and the
+/// limit.
 pub(crate) fn check(model: &ModelFile) -> Result<Vec<Encoding>> {
     let refuse = |what: String, limit: &str| -> Error {
         failure(format!("{what} is beyond these kernels, which take {limit}; use --backend cpu"))
     };
     let (a, g) = (&model.config.attention, &model.config.gdn);
+    // A field that no layer reads may still choose kernels.
+    let first = |kind: LayerKind| {
+        let layer = model.config.layers.iter().position(|&of| of == kind);
+        layer.map_or_else(String::new, |layer| format!("model.layers.{layer}: "))
+    };
     if a.head_dim > MAX_HEAD_DIM {
-        return Err(refuse(format!("head_dim {}", a.head_dim), "up to 256"));
+        return Err(refuse(format!("{}head_dim {}", first(LayerKind::Full), a.head_dim), "up to 256"));
     }
     if !KEY_DIMS.contains(&g.key_dim) {
-        return Err(refuse(format!("linear_key_head_dim {}", g.key_dim), "32, 64, 128 or 256"));
+        let what = format!("{}linear_key_head_dim {}", first(LayerKind::Linear), g.key_dim);
+        return Err(refuse(what, "32, 64, 128 or 256"));
     }
     let weights = &model.weights;
     let mut encodings = HashSet::new();

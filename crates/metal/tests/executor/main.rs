@@ -2,8 +2,10 @@
 //! stand-in of `tools/metal-linux`, whose command buffers run the kernels on the CPU.
 #![cfg(any(target_os = "macos", metal_host))]
 
+mod long;
 #[cfg(metal_host)]
 mod stand_in;
+mod stats;
 mod views;
 
 use std::collections::BTreeSet;
@@ -16,9 +18,14 @@ use shamrock_testkit::{Backend, Tolerance, backend, conformance, fixture, laws};
 /// States and arithmetic in f32.
 const EXACT: MetalOptions =
     MetalOptions { precision: Precision::Full, kv: KvPrecision::Full, ..MetalOptions::DEFAULT };
-/// How many rows share a product decides on its kernel, and so on the order of its sums: what is one row in
-/// one pass and one of many in another differs by f32 rounding, as far as the oracle's own f32 run is off.
-const F32_ROUNDING: Tolerance = Tolerance { logits: 2e-3, kv: 2e-4, gdn: 2e-5 };
+/// How many rows share a product decides on its kernel, and so on the order of its sums: what is one row in one pass
+/// and one of many in another differs by f32 rounding. Each may be as far from the truth as an engine in f32 may be from
+/// the oracle, and to either side.
+const F32_ROUNDING: Tolerance = Tolerance {
+    logits: 2.0 * Tolerance::ORACLE.logits,
+    kv: 2.0 * Tolerance::ORACLE.kv,
+    gdn: 2.0 * Tolerance::ORACLE.gdn,
+};
 
 fn metal(name: &str, options: MetalOptions) -> Backend {
     Backend::new(name, move |model, max_context| {

@@ -61,6 +61,36 @@ fn one_layer_is_wired_at_a_time() {
     assert_eq!(fake_metal_viewed(), before);
 }
 
+/// What the views are for: a model larger than all that the device can keep wired runs, its experts come and go, and
+/// nothing differs from where everything fits.
+#[test]
+fn a_model_larger_than_the_working_set_runs() {
+    let model = model("kernel");
+    let score = Score::Logits { rows: &[0, 1] };
+    let run = |executor: &mut MetalExecutor| {
+        let seq = executor.open().unwrap();
+        let step = Step::commit(seq, &[1, 2], score).then_preview(&[310, 310], score);
+        executor.run(&[step]).unwrap()
+    };
+    let want = run(&mut MetalExecutor::new(model.clone(), &EXACT).unwrap()).outputs;
+
+    let bytes = model.container().bytes().len();
+    let small = bytes / 4 * 3; // scratch and states count too
+    let enough = fake_metal_set_working_set(small);
+    let options = MetalOptions { expert_views: 40 * PAGE as u64, ..EXACT };
+    let mut executor = MetalExecutor::new(model, &options).unwrap();
+    fake_metal_take_peak();
+    let passes = [(); 2].map(|()| run(&mut executor));
+    let peak = fake_metal_take_peak();
+    fake_metal_set_working_set(enough);
+    for pass in passes {
+        assert!(pass.outputs == want, "other numbers with experts evicted");
+        // In the second too, so what the first viewed has gone.
+        assert!(pass.stats.expert_misses > 0);
+    }
+    assert!(0 < peak && peak < small, "{peak} bytes wired at a time, {small} allowed of {bytes}");
+}
+
 #[test]
 fn a_failing_preview_leaves_the_state_as_it_was() {
     for options in ROUTINGS {
@@ -201,13 +231,41 @@ fn a_tensor_beyond_the_devices_buffers_is_refused_by_name() {
 fn shapes_beyond_the_kernels_are_refused_by_name() {
     let mut narrow = model("small");
     narrow.config.gdn.key_dim = 96;
-    let error = MetalExecutor::new(narrow, &EXACT).err().unwrap().to_string();
-    assert!(error.contains("linear_key_head_dim 96") && error.contains("--backend cpu"), "{error}");
+    refused(narrow, &EXACT, &["model.layers.0: linear_key_head_dim 96", "--backend cpu"]);
+
+    let mut wide = model("small");
+    wide.config.attention.head_dim = 288;
+    refused(wide, &EXACT, &["model.layers.1: head_dim 288", "--backend cpu"]);
 
     let mut odd = model("small");
     let mut weights = (*odd.weights).clone();
     weights.layers[2].moe.experts[5].down.cols = 48;
     odd.weights = weights.into();
-    let error = MetalExecutor::new(odd, &EXACT).err().unwrap().to_string();
-    assert!(error.contains("model.layers.2.mlp.experts.5.down_proj.weight with 48 columns"), "{error}");
+    refused(odd, &EXACT, &["model.layers.2.mlp.experts.5.down_proj.weight with 48 columns"]);
+}
+
+/// What the device cannot choose among. (That all experts must fit: `views`, and
+/// [`too_small_a_working_set_is_an_error_and_not_the_end`].)
+#[test]
+fn experts_beyond_routing_on_the_device_are_refused() {
+    let on_device = &ROUTINGS[1];
+    let mut many = model("small");
+    many.config.moe.experts = 1025;
+    refused(many, on_device, &["1025 experts of which 2 are chosen", "--routing host"]);
+
+    let mut choosy = model("small");
+    (choosy.config.moe.experts, choosy.config.moe.top_k) = (100, 65);
+    refused(choosy, on_device, &["100 experts of which 65 are chosen", "--routing host"]);
+
+    let mut mixed = model("small");
+    let mut weights = (*mixed.weights).clone();
+    weights.layers[2].moe.experts[5].down.id = weights.layers[2].moe.router.id;
+    mixed.weights = weights.into();
+    refused(mixed, on_device, &["experts of layer 2 differ in encoding", "--routing host"]);
+}
+
+/// Panics unless opening fails with an error that says all of this.
+fn refused(model: ModelFile, options: &MetalOptions, said: &[&str]) {
+    let error = MetalExecutor::new(model, options).err().unwrap().to_string();
+    said.iter().for_each(|said| assert!(error.contains(said), "{error}"));
 }

@@ -54,6 +54,27 @@ fn any_budget_gives_the_same_numbers() {
     assert!(missed.len() > 2, "budgets that make no difference: {missed:?}");
 }
 
+/// Pages that are asked for ahead of time change no number and no count.
+#[test]
+fn prefetching_changes_nothing_but_time() {
+    let (model, ids) = (model("small"), (1..40).collect::<Vec<u32>>());
+    for expert_views in [0, MetalOptions::DEFAULT.expert_views] {
+        let [ahead, plain] = [true, false].map(|prefetch| {
+            let options = MetalOptions { prefetch, expert_views, ..EXACT };
+            let mut executor = MetalExecutor::new(model.clone(), &options).unwrap();
+            // In the second round there are experts of the last pass to ask for.
+            [(); 2].map(|()| answers(&mut executor, &ids))
+        });
+        for ((got, stats), (want, counts)) in ahead.into_iter().zip(plain) {
+            assert!(got == want, "other numbers with pages asked for, {expert_views} bytes viewed");
+            assert_eq!(
+                (stats.expert_hits, stats.expert_misses, stats.fill_bytes, stats.waits),
+                (counts.expert_hits, counts.expert_misses, counts.fill_bytes, counts.waits)
+            );
+        }
+    }
+}
+
 /// Refused when it is opened, with what to do.
 #[test]
 fn routing_on_the_device_needs_all_experts() {

@@ -1,10 +1,14 @@
 //! Preparation, attention over prefix and block, joining of splits.
 
 use half::f16;
+use shamrock_model::{Limits, ModelFile, Score, Sequences, Step};
+use shamrock_testkit::fixture;
 
 use super::super::abi;
+use super::super::attention::splits;
 use super::super::device::{Buffer, Device, Grid};
 use super::super::kernel::Kernel;
+use super::super::plan::Plan;
 use super::{close, in_all_orders, noise, sigmoid};
 use crate::KvPrecision;
 
@@ -215,4 +219,22 @@ fn previews_see_the_prefix_and_the_whole_block() {
             check(device, kv, &Shape { head_dim: 32, rotary: 2, past: 64, rows: 4, splits: 8, ..shape });
         }
     });
+}
+
+/// Few rows over a long context are split, one split for every 256 keys, and a short context or many rows are not: the
+/// executor's test of long sequences counts on it.
+#[test]
+fn long_contexts_are_split_for_few_rows() {
+    let config = ModelFile::open(fixture("small/model.q4tp.cmf")).unwrap().config;
+    let limits = Limits { max_context: 1024, max_rows: 1024, chunk_rows: 256, max_sequences: 1 };
+    let mut sequences: Sequences<(), ()> = Sequences::new(limits);
+    let seq = sequences.open(|| Ok(())).unwrap();
+    let of = |sequences: &Sequences<(), ()>, rows: usize| {
+        let ids = vec![1; rows];
+        let steps = [Step::commit(seq, &ids, Score::None)];
+        splits(&config, &Plan { parts: sequences.plan(&steps).unwrap(), rows })
+    };
+    assert_eq!((of(&sequences, 1), of(&sequences, 200)), (1, 1));
+    sequences.run(&config, &[Step::commit(seq, &[1; 560], Score::None)], |_| Ok(())).unwrap();
+    assert_eq!((of(&sequences, 1), of(&sequences, 8), of(&sequences, 300)), (3, 3, 1));
 }

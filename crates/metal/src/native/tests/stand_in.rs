@@ -35,8 +35,8 @@ mod rejects {
     use objc2::rc::autoreleasepool;
     use objc2_foundation::NSString;
     use objc2_metal::{
-        MTLCommandBuffer, MTLCommandEncoder, MTLCommandQueue, MTLComputeCommandEncoder,
-        MTLCreateSystemDefaultDevice, MTLDevice, MTLLibrary, MTLSize,
+        MTLBuffer, MTLCommandBuffer, MTLCommandEncoder, MTLCommandQueue, MTLComputeCommandEncoder,
+        MTLCreateSystemDefaultDevice, MTLDevice, MTLLibrary, MTLResourceOptions, MTLSize,
     };
     use shamrock_model::ModelFile;
     use shamrock_testkit::fixture;
@@ -62,6 +62,71 @@ mod rejects {
                 assert!(error.contains("weights must be a mapped file"), "{start}, {len}: {error}");
             }
         });
+    }
+
+    /// Neither memory of its own nor a view is beyond the largest buffer.
+    #[test]
+    fn buffers_beyond_the_largest() {
+        unsafe extern "C" {
+            safe fn fake_metal_set_max_buffer(bytes: usize) -> usize;
+        }
+        autoreleasepool(|_| {
+            let model = ModelFile::open(fixture("small/model.q4tp.cmf")).unwrap();
+            let (device, container) = (device(), model.container());
+            let enough = fake_metal_set_max_buffer(2 * PAGE);
+            let memory = [2 * PAGE, 2 * PAGE + 1].map(|bytes| device.alloc(bytes).is_ok());
+            let views = [2 * PAGE, 3 * PAGE].map(|bytes| device.view(container, PAGE, bytes).is_ok());
+            fake_metal_set_max_buffer(enough);
+            assert_eq!((memory, views), ([true, false], [true, false]));
+            device.view(container, PAGE, 3 * PAGE).unwrap();
+        });
+    }
+
+    /// A barrier that is missing shows as NaN, since threadgroup memory is poisoned.
+    #[test]
+    fn a_missing_barrier() {
+        let kernel = |name: &str, barrier: &str| {
+            format!(
+                "kernel void {name}(device float* out [[buffer(0)]], uint t [[thread_index_in_threadgroup]]) {{
+                threadgroup float all[64];
+                all[t] = float(t);
+                {barrier}
+                out[t] = all[63 - t];
+            }}\n"
+            )
+        };
+        let whole = kernel("whole", "threadgroup_barrier(mem_flags::mem_threadgroup);");
+        let source = format!("using namespace metal;\n{whole}{}", kernel("broken", ""));
+        for &order in super::orders() {
+            super::set_order(order);
+            assert_eq!(launch(&source, "whole", 64), (0..64).rev().map(|t| t as f32).collect::<Vec<_>>());
+            assert!(launch(&source, "broken", 64).iter().any(|x| x.is_nan()), "order {order} hides it");
+        }
+    }
+
+    /// What one threadgroup of a kernel writes, a float a thread.
+    fn launch(source: &str, kernel: &str, threads: usize) -> Vec<f32> {
+        autoreleasepool(|_| {
+            let device = MTLCreateSystemDefaultDevice().unwrap();
+            let library =
+                device.newLibraryWithSource_options_error(&NSString::from_str(source), None).unwrap();
+            let function = library.newFunctionWithName(&NSString::from_str(kernel)).unwrap();
+            let pipeline = device.newComputePipelineStateWithFunction_error(&function).unwrap();
+            let options = MTLResourceOptions::StorageModeShared;
+            let out = device.newBufferWithLength_options(threads * 4, options).unwrap();
+            let command = device.newCommandQueue().unwrap().commandBuffer().unwrap();
+            let encoder = command.computeCommandEncoder().unwrap();
+            encoder.setComputePipelineState(&pipeline);
+            // SAFETY: the offset is inside the buffer, and a thread writes the float of its number.
+            unsafe { encoder.setBuffer_offset_atIndex(Some(&out), 0, 0) };
+            let size = |width| MTLSize { width, height: 1, depth: 1 };
+            encoder.dispatchThreadgroups_threadsPerThreadgroup(size(1), size(threads));
+            encoder.endEncoding();
+            command.commit();
+            command.waitUntilCompleted();
+            // SAFETY: the buffer has so many floats, and the device is idle.
+            unsafe { std::slice::from_raw_parts(out.contents().cast::<f32>().as_ptr(), threads) }.to_vec()
+        })
     }
 
     /// What Metal's validation ends the process for.
@@ -114,19 +179,6 @@ mod rejects {
             threadgroup_barrier(mem_flags::mem_threadgroup);
             out[t] = all[31 - t];
         }";
-        autoreleasepool(|_| {
-            let device = MTLCreateSystemDefaultDevice().unwrap();
-            let library =
-                device.newLibraryWithSource_options_error(&NSString::from_str(source), None).unwrap();
-            let function = library.newFunctionWithName(&NSString::from_str("large")).unwrap();
-            let pipeline = device.newComputePipelineStateWithFunction_error(&function).unwrap();
-            let command = device.newCommandQueue().unwrap().commandBuffer().unwrap();
-            let encoder = command.computeCommandEncoder().unwrap();
-            encoder.setComputePipelineState(&pipeline);
-            let size = |width| MTLSize { width, height: 1, depth: 1 };
-            encoder.dispatchThreadgroups_threadsPerThreadgroup(size(1), size(32));
-            encoder.endEncoding();
-            command.commit();
-        });
+        launch(source, "large", 32);
     }
 }
