@@ -52,6 +52,10 @@ fn one_line() -> Value {
 fn check<'a>(value: &'a Value, keywords: bool, place: &mut Vec<&'a str>) -> Result<()> {
     match value {
         Value::Object(fields) => {
+            if keywords {
+                repeated_names(fields, place)?;
+                narrow_range(fields, place)?;
+            }
             for (key, value) in fields {
                 place.push(key);
                 match (key.as_str(), value) {
@@ -81,6 +85,39 @@ fn check<'a>(value: &'a Value, keywords: bool, place: &mut Vec<&'a str>) -> Resu
         Value::Array(items) => items.iter().try_for_each(|item| check(item, true, place)),
         _ => Ok(()),
     }
+}
+
+/// Refuses a least number of properties where the library lets their names repeat: where names are free, it counts
+/// one twice that is there twice.
+fn repeated_names(fields: &Map<String, Value>, place: &[&str]) -> Result<()> {
+    let least = fields.get("minProperties").and_then(Value::as_f64).unwrap_or(0.0);
+    let required = fields.get("required").and_then(Value::as_array).map_or(0, Vec::len);
+    let free = fields.contains_key("patternProperties")
+        || fields.get("additionalProperties").is_none_or(|more| *more != Value::Bool(false));
+    if least > required as f64 && free {
+        let problem = "minProperties beyond the required ones cannot be held to where names are free";
+        return Err(Error::Source(at(place, problem)));
+    }
+    Ok(())
+}
+
+/// Refuses bounds that numbers must not reach where they are less than 1 apart: the library takes the bound itself
+/// where all numbers between have its integer part.
+fn narrow_range(fields: &Map<String, Value>, place: &[&str]) -> Result<()> {
+    let bound = |key| fields.get(key).and_then(Value::as_f64);
+    let (above, below) = (bound("exclusiveMinimum"), bound("exclusiveMaximum"));
+    let integers = fields.get("type").is_some_and(|kind| kind == "integer");
+    if integers || above.is_none() && below.is_none() {
+        return Ok(());
+    }
+    let least = above.into_iter().chain(bound("minimum")).fold(f64::NEG_INFINITY, f64::max);
+    let most = below.into_iter().chain(bound("maximum")).fold(f64::INFINITY, f64::min);
+    if most - least < 1.0 {
+        let problem =
+            "an exclusive bound less than 1 from the other one cannot be held to; minimum and maximum can";
+        return Err(Error::Source(at(place, problem)));
+    }
+    Ok(())
 }
 
 /// Refuses integers beyond [`EXACT`] in values that a schema spells out.

@@ -352,12 +352,19 @@ fn bad_sources_say_what_is_wrong() {
         json!({"properties": {"const": {"minimum": 1e17}}}),
         json!({"components": {"x": {"minimum": 1e17}}, "$ref": "#/components/x"}),
         json!({"type": "string", "maxLength": u64::MAX}),
+        // What the library would let through.
+        json!({"type": "object", "patternProperties": {"^[ab]$": {}}, "additionalProperties": false, "minProperties": 2}),
+        json!({"type": "object", "required": ["a"], "minProperties": 2}),
+        json!({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.5}),
+        json!({"type": ["number", "null"], "minimum": 2, "exclusiveMaximum": 2.5}),
     ] {
         assert!(refused(schema.clone()).starts_with('#'), "{schema}");
     }
     // As data they mean nothing, and as far as they are exact they are held to.
     let exact = json!({"type": "integer", "minimum": -9_007_199_254_740_991i64, "default": 1e300});
     assert!(NANO.1.compile(&Source::JsonSchema(exact)).is_ok());
+    let wide = json!({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1});
+    assert!(NANO.1.compile(&Source::JsonSchema(wide)).is_ok());
     assert_eq!(
         refused(json!({"type": "integer", "minimum": 1, "multipleOf": 1e9})),
         "it cannot be compiled; simpler parts may"

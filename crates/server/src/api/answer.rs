@@ -50,7 +50,8 @@ impl Ended {
     pub(crate) fn finish_reason(&self) -> &'static str {
         match self.outcome.finish {
             Finish::Length | Finish::Context if self.stop.is_none() => "length",
-            _ if self.calls > 0 => "tool_calls",
+            // A stop string may have cut a call short.
+            _ if self.calls > 0 && self.stop.is_none() => "tool_calls",
             _ => "stop",
         }
     }

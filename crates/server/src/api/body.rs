@@ -3,6 +3,7 @@
 use axum::body::to_bytes;
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
+use http_body_util::LengthLimitError;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -31,9 +32,11 @@ pub(crate) async fn read_json<T: DeserializeOwned>(request: Request, options: &S
         ApiError::new(StatusCode::REQUEST_TIMEOUT, message).code("timeout")
     })?;
     let bytes = whole.map_err(|error| {
-        // The only other cause is a connection that broke, where nobody reads the reply.
-        tracing::debug!(%error, "reading a body");
-        too_large()
+        let error = error.into_inner();
+        if error.is::<LengthLimitError>() {
+            return too_large();
+        }
+        ApiError::new(StatusCode::BAD_REQUEST, format!("the body did not come whole: {error}"))
     })?;
     parse(&bytes)
 }

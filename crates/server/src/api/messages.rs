@@ -118,9 +118,9 @@ pub(crate) async fn count_tokens(State(app): State<Arc<App>>, request: Request) 
 
 async fn count(app: Arc<App>, request: Request) -> Result<Response> {
     let mut request: MessagesRequest = read_json(request, &app.options).await?;
+    request.asks_only_to_count()?;
     let tools = request.tools()?;
     let (messages, render) = request.conversation(&app, &tools)?;
-    request.params().resolve(&app, NAMES)?;
     let prompt = app.prompt(move |prompter| prompter.chat(&messages, &render)).await?;
     Ok(Json(json!({ "input_tokens": prompt.ids.len() })).into_response())
 }
@@ -175,6 +175,26 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
 }
 
 impl MessagesRequest {
+    /// Refuses what is about an answer: there will be none.
+    fn asks_only_to_count(&self) -> Result<()> {
+        let about_an_answer = [
+            ("max_tokens", self.max_tokens.is_some()),
+            ("stop_sequences", self.stop_sequences.is_some()),
+            ("stream", self.stream.is_some()),
+            ("temperature", self.temperature.is_some()),
+            ("top_p", self.top_p.is_some()),
+            ("top_k", self.top_k.is_some()),
+            ("shamrock", self.shamrock.is_some()),
+        ];
+        match about_an_answer.into_iter().find(|(_, given)| *given) {
+            Some((name, _)) => {
+                Err(ApiError::field(name, "is about an answer, and tokens are only counted here")
+                    .code("unsupported_parameter"))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn tools(&mut self) -> Result<ToolUse> {
         ToolUse::message(self.tools.take().unwrap_or_default(), self.tool_choice.take())
     }

@@ -94,7 +94,14 @@ async fn messages_end_at_stop_sequences_and_errors_have_their_shape() {
         );
         assert!(error["error"]["message"].as_str().unwrap().contains(field), "{error}");
     }
-    let count = api.post("/v1/messages/count_tokens", question()).await.json();
+    for change in
+        [json!({}), json!({ "max_tokens": null, "stream": true }), json!({ "max_tokens": null, "top_k": 3 })]
+    {
+        let reply = api.post("/v1/messages/count_tokens", with(question(), change)).await;
+        assert_eq!(reply.status, StatusCode::BAD_REQUEST, "there is no answer to say anything about");
+    }
+    let count = with(question(), json!({ "max_tokens": null }));
+    let count = api.post("/v1/messages/count_tokens", count).await.json();
     let usage = api.post("/v1/messages", question()).await.json()["usage"].clone();
     let read = usage["input_tokens"].as_u64().unwrap() + usage["cache_read_input_tokens"].as_u64().unwrap();
     assert_eq!(count["input_tokens"], read);
