@@ -70,6 +70,17 @@ __device__ __forceinline__ void prepare_head(float* x, const float (&own)[LANE_D
 
 __device__ __forceinline__ const float* query_of(const Attention& a, u64 row, u32 head) { return a.q + (row * HEADS + head) * 2 * HEAD_DIM; }
 
+// For a warp: puts a prepared key and a lane's share of the value to their place among the sequence's rows.
+__device__ __forceinline__ void store_key(const Part& p, u32 layer, u32 kv_head, u32 position, const float* x, const float (&value)[LANE_DIMS]) {
+    u64 at = (u64)position * KV_WIDTH + kv_head * HEAD_DIM;
+    kv_t *k = plane(p, layer, 0) + at, *v = plane(p, layer, 1) + at;
+#pragma unroll
+    for (u32 i = 0; i < LANE_DIMS; i++) {
+        u32 c = threadIdx.x % WARP + i * WARP;
+        if (c < HEAD_DIM) kv_store(k + c, x[c]), kv_store(v + c, value[i]);
+    }
+}
+
 // Grid: (rows, HEADS + KV_HEADS); one warp.
 KERNEL(attention_prepare, Attention, 32) {
     let_next_start();
@@ -88,16 +99,11 @@ KERNEL(attention_prepare, Attention, 32) {
         for (u32 i = threadIdx.x; i < HEAD_DIM; i += WARP) to[i] = x[i] * rsqrtf((float)HEAD_DIM);
         return;
     }
-    u64 from = (u64)row * KV_WIDTH + kv_head * HEAD_DIM, at = (u64)position * KV_WIDTH + kv_head * HEAD_DIM;
+    u64 from = (u64)row * KV_WIDTH + kv_head * HEAD_DIM;
     load_head(own, a.k + from);
     load_head(value, a.v + from);
     prepare_head(x, own, weight, turn);
-    kv_t *k = plane(p, a.layer, 0) + at, *v = plane(p, a.layer, 1) + at;
-#pragma unroll
-    for (u32 i = 0; i < LANE_DIMS; i++) {
-        u32 c = threadIdx.x + i * WARP;
-        if (c < HEAD_DIM) kv_store(k + c, x[c]), kv_store(v + c, value[i]);
-    }
+    store_key(p, a.layer, kv_head, position, x, value);
 }
 
 // The gate of column `i` of a head, applied to what attention returns there.
@@ -205,15 +211,12 @@ template <bool FEW> __device__ __forceinline__ void attend(const Attention& a) {
             __syncwarp();
             if (!makes_key) continue;
             prepare_head(x, key, k_norm, turn);
-            u64 to = (u64)position * KV_WIDTH + kv_head * HEAD_DIM;
-            kv_t *k = plane(p, a.layer, 0) + to, *v = plane(p, a.layer, 1) + to;
+            store_key(p, a.layer, kv_head, position, x, value);
             u32 at = position - start;
 #pragma unroll
             for (u32 i = 0; i < LANE_DIMS; i++) {
                 u32 c = lane + i * WARP;
-                if (c >= HEAD_DIM) continue;
-                kv_store(k + c, x[c]), kv_store(v + c, value[i]);
-                if (at >= TILE_KEYS) continue;
+                if (c >= HEAD_DIM || at >= TILE_KEYS) continue;
                 ((u16*)tiles[0].keys)[key_chunk(at, c / 8) * 8 + c % 8] = to_half(x[c]);
                 ((u16*)tiles[0].values)[value_chunk(at, c / 8) * 8 + c % 8] = to_half(value[i]);
             }

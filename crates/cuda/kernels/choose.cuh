@@ -81,18 +81,7 @@ __device__ __forceinline__ void choose_part(Choice& choice, const Routing& a, co
     __syncthreads();
     u32 count = list_positive(list, total);
     __syncthreads();
-    for (u32 base = 0; base < count; base += blockDim.x / 4) {
-        u32 i = base + threadIdx.x / 4, e = list[min(i, count - 1)], rank = 0;
-        double own = total[e];
-#pragma unroll 4
-        for (u32 j = quarter; j < count; j += 4) {
-            double other = total[list[j]];
-            rank += other > own || (other == own && j < i);
-        }
-        rank += __shfl_xor_sync(FULL, rank, 1);
-        rank += __shfl_xor_sync(FULL, rank, 2);
-        if (i < count && quarter == 0) order[rank] = (u16)e, sorted[rank] = own;
-    }
+    order_by_mass(order, sorted, total, count, [&](u32 i) { return (u32)list[i]; });
     __syncthreads();
     if (threadIdx.x < WARP) keep_heaviest(kept, order, sorted, count, a.top_p);
     __syncthreads();

@@ -122,14 +122,7 @@ __device__ __forceinline__ void accumulate(float (&acc)[MT][NT][4], const Matrix
 constexpr int SLOTS = SHAMROCK_SLOTS;
 
 // What a lane needs of a step's tile, as pieces of 16 bytes that lie WARP · 16 bytes apart.
-template <u32 ENC> constexpr u32 PIECES = ENC == Q4 ? 1 : ENC == Q8 ? 2 : 4;
-
-// A step's tile from shared memory, where the lane's pieces lie from `from` on.
-__device__ __forceinline__ void take_packed(Packed<Q4>& a, const uint4* from, u32 code) { a.w = *from, a.code = code; }
-template <u32 ENC> __device__ __forceinline__ void take_packed(Packed<ENC>& a, const uint4* from, u32) {
-#pragma unroll
-    for (u32 j = 0; j < PIECES<ENC>; j++) a.w[j] = from[j * WARP];
-}
+template <u32 ENC> constexpr u32 PIECES = ENC == Q8 ? 2 : 4;
 
 // Floats of shared memory that the slots of WARPS warps take.
 template <int MT, int WARPS, int COUNT> constexpr u32 SLOTTED = WARPS * COUNT * MT * PIECES<Q8> * WARP * 4;
@@ -172,7 +165,8 @@ __device__ __forceinline__ void accumulate_deep(float (&acc)[MT][NT][4], const M
 #pragma unroll
                 for (int i = 0; i < MT; i++) {
                     Packed<ENC> a;
-                    take_packed(a, slots + ((n0 + n) * MT + i) * N * WARP, 0);
+#pragma unroll
+                    for (u32 j = 0; j < N; j++) a.w[j] = slots[(((n0 + n) * MT + i) * N + j) * WARP];
                     multiply<ENC, NT, LO>(n % CHAINS ? other[i] : acc[i], a, Ladder{}, in[n].hi, in[n].lo, lane);
                 }
             }

@@ -82,6 +82,25 @@ __device__ __forceinline__ void route_row(const Routing& a, u32 row) {
     store_choice(a, row, count, expert, prob);
 }
 
+// For a block: the experts expert(0) .. expert(count - 1), which ascend, in descending order of their `total` mass,
+// lower expert first on ties. Four lanes an expert.
+template <class Expert>
+__device__ __forceinline__ void order_by_mass(u16* order, double* sorted, const double* total, u32 count, const Expert& expert) {
+    u32 quarter = threadIdx.x % 4;
+    for (u32 base = 0; base < count; base += blockDim.x / 4) {
+        u32 i = base + threadIdx.x / 4, e = expert(min(i, count - 1)), rank = 0;
+        double own = total[e];
+#pragma unroll 4
+        for (u32 j = quarter; j < count; j += 4) {
+            double other = total[expert(j)];
+            rank += other > own || (other == own && j < i);
+        }
+        rank += __shfl_xor_sync(FULL, rank, 1);
+        rank += __shfl_xor_sync(FULL, rank, 2);
+        if (i < count && quarter == 0) order[rank] = (u16)e, sorted[rank] = own;
+    }
+}
+
 // For a warp: which of the first `count` experts in `order`, by descending `sorted` mass, are the coreset: one is
 // kept while the share of those before it is below top_p; the first always is. A lane walks a run of the order
 // behind the sum of the runs before.
@@ -135,15 +154,7 @@ __device__ __forceinline__ void route_part(const Routing& a, const Part& p) {
         }
     }
     __syncthreads();
-    for (u32 base = 0; base < EXPERTS; base += blockDim.x / 4) {
-        u32 e = base + threadIdx.x / 4, rank = 0;
-        double own = total[min(e, EXPERTS - 1)];
-#pragma unroll 8
-        for (u32 f = quarter; f < EXPERTS; f += 4) rank += total[f] > own || (total[f] == own && f < e);
-        rank += __shfl_xor_sync(FULL, rank, 1);
-        rank += __shfl_xor_sync(FULL, rank, 2);
-        if (e < EXPERTS && quarter == 0) order[rank] = (u16)e, sorted[rank] = own;
-    }
+    order_by_mass(order, sorted, total, EXPERTS, [](u32 e) { return e; });
     __syncthreads();
     if (threadIdx.x < WARP) keep_heaviest(kept, order, sorted, EXPERTS, a.top_p);
     __syncthreads();
