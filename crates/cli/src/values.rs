@@ -25,6 +25,11 @@ where
     }
 }
 
+/// A text that a request can ask for by name.
+pub fn model_name(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() { Err("a name has at least one letter".into()) } else { Ok(text.to_owned()) }
+}
+
 /// An origin as browsers send it: `*`, or `http` or `https`, a host, and a port unless it is the usual one.
 pub fn origin(text: &str) -> Result<String, String> {
     let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
@@ -54,6 +59,8 @@ mod tests {
     fn values_are_what_they_should_be_or_refused() {
         assert_eq!(at_least_one::<u64>("1"), Ok(1));
         assert!(at_least_one::<u64>("0").is_err() && at_least_one::<usize>("-1").is_err());
+        assert!(model_name("").is_err() && model_name(" ").is_err());
+        assert_eq!(model_name("clover").as_deref(), Ok("clover"));
         for good in ["*", "https://example.org", "http://[::1]:8080", "http://localhost:3000"] {
             assert_eq!(origin(good).as_deref(), Ok(good));
         }

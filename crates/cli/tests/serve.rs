@@ -27,12 +27,28 @@ fn values_that_mean_nothing_are_refused() {
         (["--cors-origin", "foo"], "https://example.org"),
         (["--allow-host", "https://example.org"], "without a port"),
         (["--mode", "magic"], "denoise, draft, causal, auto"),
+        (["--name", ""], "at least one letter"),
     ] {
         let output = serve(&args).output().unwrap();
         let told = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && told.contains(said), "{args:?}: {told}");
         assert!(told.starts_with(&format!("error: invalid value '{}'", args[1])), "{told}");
     }
+}
+
+#[test]
+fn a_context_without_room_for_any_answer_is_refused() {
+    let told = |ctx: &str| {
+        let output = serve(&["--ctx", ctx]).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let shortest = told("1");
+    assert!(shortest.starts_with("error: --ctx 1: nothing can be served"), "{shortest}");
+    let takes = shortest.split("takes ").nth(1).unwrap().split(' ').next().unwrap();
+    assert!(told(takes).contains("nothing can be served"));
+    let enough = takes.parse::<usize>().unwrap() + 1;
+    Server::start(&["--ctx", &enough.to_string()]);
 }
 
 /// A server and what it says, line by line; ended when dropped.

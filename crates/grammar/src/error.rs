@@ -45,6 +45,11 @@ pub(crate) fn in_plain_words(message: impl ToString) -> String {
         ("ParserTooComplex", "it allows too much at a time"),
         ("LexerTooComplex", "its texts and patterns are too complex"),
         ("Unimplemented keys:", "not supported here:"),
+        (
+            "oneOf constraints are not supported. Enable 'coerce_one_of' option to approximate oneOf with anyOf",
+            "`oneOf` is supported where its schemas surely exclude one another; else use `anyOf`",
+        ),
+        (" <non-verbose/>", ""),
         ("Expected f64 for", "a number is needed for"),
     ] {
         line = line.replace(theirs, plain);

@@ -9,6 +9,7 @@
 
 mod calls;
 mod compiler;
+mod dates;
 mod error;
 mod matcher;
 mod schema;

@@ -1,8 +1,9 @@
-//! JSON schemas before the library sees them: numbers that it could not hold to are refused, and it is
-//! told how to space the text.
+//! JSON schemas before the library sees them: numbers that it could not hold to are refused, dates are spelled
+//! out, and it is told how to space the text.
 
 use serde_json::{Map, Number, Value, json};
 
+use crate::dates;
 use crate::error::{Error, Result};
 
 /// The library keeps numbers as f64, in which every integer up to this one is exact. It is also as far
@@ -23,7 +24,8 @@ const COUNTS: [&str; 6] =
 const NOTES: [&str; 3] = ["default", "example", "examples"];
 
 /// Keywords with schemas by name: a name among them is no keyword.
-const NAMED: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
+pub(crate) const NAMED: [&str; 5] =
+    ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
 
 /// A schema with this crate's options for the library, whatever the source says of them.
 ///
@@ -32,12 +34,18 @@ const NAMED: [&str; 5] = ["properties", "patternProperties", "$defs", "definitio
 pub(crate) fn prepare(schema: &Value) -> Result<Value> {
     check(schema, true, &mut Vec::new())?;
     let mut schema = match schema {
-        Value::Object(schema) => schema.clone(),
-        Value::Bool(true) => Map::new(),
+        Value::Object(_) => schema.clone(),
+        Value::Bool(true) => json!({}),
         _ => return Err(Error::Source("a schema must be an object or `true`".into())),
     };
-    schema.insert("x-guidance".into(), one_line());
-    Ok(Value::Object(schema))
+    dates::spell_out(&mut schema, true);
+    schema["x-guidance"] = one_line();
+    Ok(schema)
+}
+
+/// Whether a value that stands under a key is data rather than a schema.
+pub(crate) fn is_literal(key: &str, value: &Value, keywords: bool) -> bool {
+    matches!(key, "const" | "enum") && (keywords || !value.is_object())
 }
 
 /// How a JSON text is spaced: on one line, with a space behind each comma and colon, as most JSON in
@@ -74,7 +82,7 @@ fn check<'a>(value: &'a Value, keywords: bool, place: &mut Vec<&'a str>) -> Resu
                             return Err(beyond(number, &u32::MAX.to_string(), place));
                         }
                     }
-                    ("const" | "enum", value) if keywords || !value.is_object() => literals(value, place)?,
+                    (key, value) if is_literal(key, value, keywords) => literals(value, place)?,
                     (note, _) if keywords && NOTES.contains(&note) => {}
                     (name, value) => check(value, !(keywords && NAMED.contains(&name)), place)?,
                 }

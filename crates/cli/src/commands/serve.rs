@@ -10,6 +10,7 @@ use clap::Args;
 use shamrock_generate::{Mode, Options, Rule};
 use shamrock_model::{Config, Origin};
 use shamrock_server::{App, Engine, EngineOptions, SavedStates, ServerOptions};
+use shamrock_text::{Message, Prompter, RenderOptions};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -17,7 +18,7 @@ use crate::engine::{self, EngineArgs};
 use crate::interrupt::EXIT_CODE;
 use crate::locate::ModelArgs;
 use crate::output::noteln;
-use crate::values::{at_least_one, host_name, one_of, origin};
+use crate::values::{at_least_one, host_name, model_name, one_of, origin};
 
 /// Arguments of `serve`.
 #[derive(Args)]
@@ -31,7 +32,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", env = "SHAMROCK_PORT", default_value_t = 8080)]
     port: u16,
     /// Name of the model in the API [default: the file's name without its ending]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = model_name)]
     name: Option<String>,
     /// File with the key that requests must bring
     #[arg(long, value_name = "FILE", env = "SHAMROCK_API_KEY_FILE")]
@@ -113,7 +114,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
     let path = args.model.path()?;
     let model = engine::open(&path)?;
     let prompter = engine::text_side(&path, &model)?;
-    let name = args.name.unwrap_or_else(|| model_name(&path));
+    let name = args.name.unwrap_or_else(|| name_of(&path));
     let mut options = ServerOptions::new(name, args.defaults.options(&model.config)?);
     options.api_key = args.api_key_file.as_deref().map(read_key).transpose()?;
     options.cors = args.cors_origin;
@@ -122,6 +123,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
     options.timeout = Duration::from_secs(args.timeout);
     let fingerprint = model.fingerprint();
     let executor = args.engine.executor(model)?;
+    check_context(&prompter, executor.limits().max_context)?;
     let saved = args.session_dir.map(|dir| saved_states(&dir, args.engine.origin(fingerprint, &*executor)));
     let engine_options = EngineOptions {
         parallel: args.parallel,
@@ -159,6 +161,20 @@ pub fn run(args: ServeArgs) -> Result<()> {
     })
 }
 
+/// Refuses a context in which no chat could be answered, or, without a template for chats, no text.
+fn check_context(prompter: &Prompter, limit: usize) -> Result<()> {
+    let shortest = match prompter.chat(&[Message::new("user", "")], &RenderOptions::default()) {
+        Ok(prompt) => prompt.ids.len(),
+        Err(_) => 1,
+    };
+    ensure!(
+        shortest < limit,
+        "--ctx {limit}: nothing can be served, since even an empty message takes {shortest} tokens, and its answer \
+         one more"
+    );
+    Ok(())
+}
+
 /// Until one of two signals comes.
 async fn wait(one: &mut Signal, other: &mut Signal) {
     tokio::select! {
@@ -173,7 +189,7 @@ fn saved_states(dir: &Path, origin: Origin) -> Result<SavedStates> {
     Ok(SavedStates { path: dir.join(format!("{:016x}.states", origin.model)), origin })
 }
 
-fn model_name(path: &Path) -> String {
+fn name_of(path: &Path) -> String {
     path.file_stem().map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }
 

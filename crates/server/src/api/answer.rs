@@ -197,7 +197,7 @@ impl Listener for Choice {
     fn end(mut self: Box<Self>, result: std::result::Result<Outcome, shamrock_generate::Error>) {
         let failure = self.failure.take().map(|error| {
             let message = format!("the answer could not be decoded: {error}");
-            ApiError::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, message)
+            ApiError::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
         });
         let outcome = match (failure, result) {
             (Some(error), _) => Err(error),

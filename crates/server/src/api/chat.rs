@@ -200,9 +200,11 @@ impl ChatRequest {
                 ("function_call", json!("none")),
                 ("functions", json!([])),
                 ("modalities", json!(["text"])),
+                ("prediction", Value::Null),
                 ("service_tier", json!("auto")),
                 ("store", json!(false)),
                 ("verbosity", json!("medium")),
+                ("web_search_options", Value::Null),
             ],
         )
     }

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 use shamrock_text::{Message, Prompter, RenderOptions};
 
+use crate::api::body::check_noted;
 use crate::api::error::{ApiError, Result};
 
 /// The text of a message's content: a string, or an array of text parts. `path` is the place of the
@@ -17,7 +18,7 @@ pub(crate) fn text_of(content: &Value, path: &str) -> Result<String> {
             let part = |(i, part)| part_text(part, &format!("{path}[{i}]"));
             parts.iter().enumerate().map(part).collect()
         }
-        _ => Err(ApiError::field(path, "must be a string or an array of text parts")),
+        _ => Err(ApiError::wrong_type(path, "must be a string or an array of text parts")),
     }
 }
 
@@ -26,25 +27,31 @@ pub(crate) fn part_text<'a>(part: &'a Value, path: &str) -> Result<&'a str> {
     let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
     if !matches!(kind, "text" | "input_text" | "output_text") {
         let problem = format!("{kind:?} is not supported; this model reads text only");
-        return Err(ApiError::field(format!("{path}.type"), problem));
+        return Err(ApiError::field(format!("{path}.type"), problem).code("unsupported_value"));
     }
-    only(part, &["type", "text", "annotations", "logprobs", "cache_control"], path)?;
-    let text = part.get("text").and_then(Value::as_str);
-    text.ok_or_else(|| ApiError::field(format!("{path}.text"), "must be a string"))
+    only(part, &["type", "text"], &["annotations", "logprobs", "cache_control"], path)?;
+    string(part, "text", path)
 }
 
-/// Refuses fields of an object that would be ignored; empty ones ask for nothing. Prefixes are kept anyway,
-/// so there is nothing to do for `cache_control`.
-pub(crate) fn only(object: &Value, known: &[&str], path: &str) -> Result<()> {
+/// A string that an object must have.
+pub(crate) fn string<'a>(object: &'a Value, name: &str, path: &str) -> Result<&'a str> {
+    let place = || format!("{path}.{name}");
+    let value = object.get(name).ok_or_else(|| ApiError::missing(place()))?;
+    value.as_str().ok_or_else(|| ApiError::wrong_type(place(), "must be a string"))
+}
+
+/// Refuses fields of an object that would be ignored; empty ones ask for nothing, and those in `noted` are for
+/// others than the model. Prefixes are kept anyway, so there is nothing to do for `cache_control`.
+pub(crate) fn only(object: &Value, known: &[&str], noted: &[&str], path: &str) -> Result<()> {
     let empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
-    let mut fields = object.as_object().into_iter().flatten();
-    match fields.find(|(name, value)| !known.contains(&name.as_str()) && !empty(value)) {
-        None => Ok(()),
-        Some((name, _)) => {
-            let problem = "this server does not support this field";
-            Err(ApiError::field(format!("{path}.{name}"), problem).code("unsupported_parameter"))
+    let fields = object.as_object().into_iter().flatten();
+    for (name, value) in fields.filter(|(name, value)| !known.contains(&name.as_str()) && !empty(value)) {
+        if !noted.contains(&name.as_str()) {
+            return Err(ApiError::unknown(format!("{path}.{name}")));
         }
+        check_noted(name, value, &format!("{path}."))?;
     }
+    Ok(())
 }
 
 /// A message with a role that templates know.
@@ -88,7 +95,9 @@ pub(crate) fn render_options(
     options.enable_thinking = match options.extra.remove("enable_thinking") {
         None | Some(Value::Null) => None,
         Some(Value::Bool(on)) => Some(on),
-        Some(_) => return Err(ApiError::field("chat_template_kwargs.enable_thinking", "must be a boolean")),
+        Some(_) => {
+            return Err(ApiError::wrong_type("chat_template_kwargs.enable_thinking", "must be a boolean"));
+        }
     };
     for name in ["messages", "tools", "add_generation_prompt"] {
         if options.extra.contains_key(name) {

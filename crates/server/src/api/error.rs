@@ -39,7 +39,7 @@ pub(crate) struct ApiError {
     /// The field at fault, as a path: `messages[2].role`.
     pub(crate) param: Option<String>,
     /// A word that programs test for.
-    pub(crate) code: Option<&'static str>,
+    pub(crate) code: &'static str,
     /// Seconds after which another try makes sense.
     pub(crate) retry_after: Option<u64>,
 }
@@ -47,19 +47,34 @@ pub(crate) struct ApiError {
 pub(crate) type Result<T> = std::result::Result<T, ApiError>;
 
 impl ApiError {
-    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
-        ApiError { status, message: message.into(), param: None, code: None, retry_after: None }
+    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> ApiError {
+        ApiError { status, message: message.into(), param: None, code, retry_after: None }
     }
 
-    /// A field that cannot be honoured.
+    /// A field whose value cannot be taken: out of its range, or against another one.
     pub(crate) fn field(param: impl Into<String>, problem: impl Into<String>) -> ApiError {
         let (param, problem) = (param.into(), problem.into());
         let message = format!("{param}: {problem}");
-        ApiError { param: Some(param), ..ApiError::new(StatusCode::BAD_REQUEST, message) }
+        ApiError { param: Some(param), ..ApiError::new(StatusCode::BAD_REQUEST, "invalid_value", message) }
+    }
+
+    /// A field of another type than it has.
+    pub(crate) fn wrong_type(param: impl Into<String>, problem: impl Into<String>) -> ApiError {
+        ApiError::field(param, problem).code("invalid_type")
+    }
+
+    /// A field that must be there.
+    pub(crate) fn missing(param: impl Into<String>) -> ApiError {
+        ApiError::field(param, "is required").code("missing_required_parameter")
+    }
+
+    /// A field that is none.
+    pub(crate) fn unknown(param: impl Into<String>) -> ApiError {
+        ApiError::field(param, "there is no such field").code("unknown_parameter")
     }
 
     pub(crate) fn code(self, code: &'static str) -> ApiError {
-        ApiError { code: Some(code), ..self }
+        ApiError { code, ..self }
     }
 
     /// A prompt without room for an answer.
@@ -70,14 +85,14 @@ impl ApiError {
         );
         ApiError {
             param: Some("messages".into()),
-            ..ApiError::new(StatusCode::BAD_REQUEST, message).code("context_length_exceeded")
+            ..ApiError::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message)
         }
     }
 
     /// The answer did not come in time.
     pub(crate) fn timeout(seconds: u64) -> ApiError {
         let message = format!("no answer within {seconds} s");
-        ApiError::new(StatusCode::GATEWAY_TIMEOUT, message).code("timeout")
+        ApiError::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message)
     }
 
     /// The engine's thread is gone.
@@ -158,7 +173,7 @@ impl From<Refusal> for ApiError {
             Refusal::Draining => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down", 10),
             Refusal::Stopped => (StatusCode::SERVICE_UNAVAILABLE, "engine_stopped", 30),
         };
-        ApiError { retry_after: Some(retry_after), ..ApiError::new(status, refusal.to_string()).code(code) }
+        ApiError { retry_after: Some(retry_after), ..ApiError::new(status, code, refusal.to_string()) }
     }
 }
 
@@ -167,7 +182,7 @@ impl From<shamrock_text::Error> for ApiError {
     fn from(error: shamrock_text::Error) -> ApiError {
         ApiError {
             param: Some("messages".into()),
-            ..ApiError::new(StatusCode::BAD_REQUEST, error.to_string())
+            ..ApiError::new(StatusCode::BAD_REQUEST, "invalid_value", error.to_string())
         }
     }
 }
@@ -177,14 +192,16 @@ impl From<shamrock_generate::Error> for ApiError {
         use shamrock_generate::Error;
         match error {
             Error::Option { option, problem } => ApiError::field(field_of(option), problem),
-            Error::NotBlockDiffusion(_) => ApiError::field("shamrock.mode", error.to_string()),
+            Error::NotBlockDiffusion(_) => {
+                ApiError::field("shamrock.mode", error.to_string()).code("unsupported_value")
+            }
             Error::PromptTooLong { tokens, limit } => ApiError::context_length(tokens, limit),
             // The grammar is the client's: it exceeds a budget, or has no text behind some token.
             Error::Grammar { .. } => {
-                ApiError::new(StatusCode::BAD_REQUEST, error.to_string()).code("grammar_failed")
+                ApiError::new(StatusCode::BAD_REQUEST, "grammar_failed", error.to_string())
             }
             Error::EmptyPrompt => ApiError::field("prompt", error.to_string()),
-            other => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, other.to_string()).code("engine_error"),
+            other => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "engine_error", other.to_string()),
         }
     }
 }

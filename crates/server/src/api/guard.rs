@@ -20,7 +20,7 @@ pub(crate) async fn check_host(State(app): State<Arc<App>>, request: Request, ne
         let header = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default());
         if let Some(other) = asked.into_iter().chain(header).find(|name| !is_ours(name, hosts)) {
             let message = format!("this is not {other:?}; its names can be given with --allow-host");
-            let error = ApiError::new(StatusCode::MISDIRECTED_REQUEST, message).code("unknown_host");
+            let error = ApiError::new(StatusCode::MISDIRECTED_REQUEST, "unknown_host", message);
             return error.response(Dialect::of(request.uri().path()));
         }
     }
@@ -44,7 +44,7 @@ pub(crate) async fn authorize(State(app): State<Arc<App>>, request: Request, nex
         && !presented(request.headers()).is_some_and(|given| same(given, key.as_bytes()))
     {
         let message = "the API key is missing or wrong; send it as Authorization: Bearer KEY or as x-api-key";
-        let error = ApiError::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key");
+        let error = ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message);
         return error.response(Dialect::of(path));
     }
     next.run(request).await

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 use crate::api::answer::{Ended, Update, What, ask};
 use crate::api::body::{read_json, refuse_rest};
-use crate::api::conversation::{check_results, check_thinking, message, only, part_text, text_of};
+use crate::api::conversation::{check_results, check_thinking, message, only, part_text, string, text_of};
 use crate::api::error::{ApiError, Dialect, Result};
 use crate::api::format::TextFormat;
 use crate::api::openapi::{bodies, replies};
@@ -129,7 +129,7 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
     let mut request: MessagesRequest = read_json(request, &app.options).await?;
     let tools = request.tools()?;
     let (messages, render) = request.conversation(&app, &tools)?;
-    request.max_tokens.ok_or_else(|| ApiError::field("max_tokens", "is required"))?;
+    request.max_tokens.ok_or_else(|| ApiError::missing("max_tokens"))?;
     let mut plan = request.params().resolve(&app, NAMES)?;
     let form = request.output_config.and_then(|config| config.format).and_then(TextFormat::source);
     tools.plan(&app, &mut plan, form, "output_config.format").await?;
@@ -214,6 +214,7 @@ impl MessagesRequest {
     fn conversation(&self, app: &App, tools: &ToolUse) -> Result<(Vec<Message>, RenderOptions)> {
         app.check_model(Some(&self.model))?;
         let neutral = [
+            ("container", Value::Null),
             ("mcp_servers", json!([])),
             ("service_tier", json!("auto")),
             ("service_tier", json!("standard_only")),
@@ -263,31 +264,33 @@ impl MessageInput {
         let mut results = 0;
         for (i, block) in blocks.iter().enumerate() {
             let path = format!("{path}.content[{i}]");
-            let text = |name: &str| block.get(name).and_then(Value::as_str);
-            match text("type").unwrap_or_default() {
+            match block.get("type").and_then(Value::as_str).unwrap_or_default() {
                 "thinking" if by_assistant => {
-                    only(block, &["type", "thinking", "signature"], &path)?;
-                    reasoning.push_str(text("thinking").unwrap_or_default());
+                    only(block, &["type", "thinking"], &["signature"], &path)?;
+                    reasoning.push_str(string(block, "thinking", &path)?);
                 }
                 "tool_use" if by_assistant => {
-                    only(block, &["type", "id", "name", "input", "caller", "cache_control"], &path)?;
-                    let required = |name: &str| {
-                        text(name)
-                            .ok_or_else(|| ApiError::field(format!("{path}.{name}"), "must be a string"))
-                    };
+                    only(block, &["type", "id", "name", "input", "caller"], &["cache_control"], &path)?;
                     let input = block.get("input").cloned().unwrap_or_else(|| json!({}));
-                    calls.push(past_call(required("id")?, required("name")?, &input));
+                    let (id, name) = (string(block, "id", &path)?, string(block, "name", &path)?);
+                    calls.push(past_call(id, name, &input));
                 }
                 "tool_result" if !by_assistant => {
-                    only(block, &["type", "tool_use_id", "content", "is_error", "cache_control"], &path)?;
+                    let known = ["type", "tool_use_id", "content", "is_error"];
+                    only(block, &known, &["cache_control"], &path)?;
                     let content = block.get("content").cloned().unwrap_or_default();
                     let mut said = text_of(&content, &format!("{path}.content"))?;
-                    // Templates have no other place for it.
-                    if block.get("is_error") == Some(&Value::Bool(true)) {
-                        said.insert_str(0, "Error: ");
+                    match block.get("is_error") {
+                        // Templates have no other place for it.
+                        Some(Value::Bool(true)) => said.insert_str(0, "Error: "),
+                        None | Some(Value::Null | Value::Bool(false)) => {}
+                        Some(_) => {
+                            let field = format!("{path}.is_error");
+                            return Err(ApiError::wrong_type(field, "must be a boolean"));
+                        }
                     }
                     let mut result = message("tool", said, &path)?;
-                    result.tool_call_id = text("tool_use_id").map(str::to_owned);
+                    result.tool_call_id = Some(string(block, "tool_use_id", &path)?.to_owned());
                     messages.push(result);
                     results += 1;
                 }

@@ -128,7 +128,7 @@ impl App {
                 );
                 Err(ApiError {
                     param: Some("model".into()),
-                    ..ApiError::new(StatusCode::NOT_FOUND, message).code("model_not_found")
+                    ..ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message)
                 })
             }
             _ => Ok(()),
@@ -145,7 +145,8 @@ impl App {
             Ok(prompt) => Ok(prompt?),
             Err(error) => {
                 tracing::error!(%error, "making a prompt");
-                Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the prompt could not be made"))
+                let message = "the prompt could not be made";
+                Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message))
             }
         }
     }
@@ -196,10 +197,11 @@ fn reply(dialect: Dialect, result: Result<Response>) -> Response {
 
 async fn not_found(uri: Uri) -> Response {
     let message = format!("there is nothing at {}", uri.path());
-    ApiError::new(StatusCode::NOT_FOUND, message).response(Dialect::of(uri.path()))
+    ApiError::new(StatusCode::NOT_FOUND, "unknown_url", message).response(Dialect::of(uri.path()))
 }
 
 async fn not_allowed(method: Method, uri: Uri) -> Response {
     let message = format!("{} does not take {method}", uri.path());
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).response(Dialect::of(uri.path()))
+    let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_supported", message);
+    error.response(Dialect::of(uri.path()))
 }

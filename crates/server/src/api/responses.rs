@@ -13,7 +13,7 @@ use shamrock_text::Message;
 use utoipa::ToSchema;
 
 use crate::api::answer::ask;
-use crate::api::body::{NOTED, in_plain_words, read_json, refuse_rest};
+use crate::api::body::{NOTED, misfit, read_json, refuse_rest};
 use crate::api::conversation::{check_results, message, render_options, text_of};
 use crate::api::error::{ApiError, Dialect, Result};
 use crate::api::format::TextFormat;
@@ -106,11 +106,11 @@ struct Item {
     #[serde(rename = "status")]
     _status: Option<String>,
     #[serde(rename = "summary")]
-    _summary: Option<Value>,
+    _summary: Option<Vec<Value>>,
     #[serde(rename = "encrypted_content")]
-    _encrypted_content: Option<Value>,
+    _encrypted_content: Option<String>,
     #[serde(rename = "phase")]
-    _phase: Option<Value>,
+    _phase: Option<String>,
 }
 
 impl Item {
@@ -237,7 +237,10 @@ impl ResponsesRequest {
             NOTED,
             &[
                 ("background", json!(false)),
+                ("conversation", Value::Null),
+                ("max_tool_calls", Value::Null),
                 ("previous_response_id", Value::Null),
+                ("prompt", Value::Null),
                 ("service_tier", json!("auto")),
                 ("store", json!(false)),
                 ("stream_options", json!({})),
@@ -260,7 +263,7 @@ impl ResponsesRequest {
                     convert(item, &format!("input[{i}]"), &mut reasoning, &mut messages)?;
                 }
             }
-            _ => return Err(ApiError::field("input", "must be a string or an array of items")),
+            _ => return Err(ApiError::wrong_type("input", "must be a string or an array of items")),
         }
         if messages.is_empty() {
             return Err(ApiError::field("input", "at least one message is needed"));
@@ -277,15 +280,11 @@ fn convert(
     reasoning: &mut Option<String>,
     messages: &mut Vec<Message>,
 ) -> Result<()> {
-    let item: Item = serde_path_to_error::deserialize(item).map_err(|error| {
-        let inner = error.path().to_string();
-        let place = if inner == "." { path.to_owned() } else { format!("{path}.{inner}") };
-        ApiError::field(place, in_plain_words(&error.into_inner()))
-    })?;
+    let item: Item = serde_path_to_error::deserialize(item).map_err(|error| misfit(path, error))?;
     item.check(path)?;
     match item.kind.as_deref() {
         None | Some("message") => {
-            let role = item.role.ok_or_else(|| ApiError::field(format!("{path}.role"), "is required"))?;
+            let role = item.role.ok_or_else(|| ApiError::missing(format!("{path}.role")))?;
             let mut converted = message(&role, text_of(&item.content, &format!("{path}.content"))?, path)?;
             if role == "assistant" {
                 converted.reasoning_content = reasoning.take();
@@ -299,7 +298,7 @@ fn convert(
         }
         Some("function_call") => {
             let required = |field: Option<String>, name: &str| {
-                field.ok_or_else(|| ApiError::field(format!("{path}.{name}"), "is required"))
+                field.ok_or_else(|| ApiError::missing(format!("{path}.{name}")))
             };
             let call = past_call(
                 &required(item.call_id, "call_id")?,
@@ -324,7 +323,8 @@ fn convert(
             messages.push(converted);
         }
         Some(other) => {
-            return Err(ApiError::field(format!("{path}.type"), format!("{other:?} is not supported")));
+            let problem = format!("{other:?} is not supported");
+            return Err(ApiError::field(format!("{path}.type"), problem).code("unsupported_value"));
         }
     }
     Ok(())

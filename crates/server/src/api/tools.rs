@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use shamrock_grammar::{Calls, Otherwise, Source};
 use shamrock_text::{Tool, Tools};
 use utoipa::ToSchema;
@@ -65,7 +65,7 @@ pub(crate) struct MessageTool {
     /// Prefixes are kept anyway.
     #[serde(rename = "cache_control")]
     #[schema(value_type = Option<Object>)]
-    _cache_control: Option<Value>,
+    _cache_control: Option<Map<String, Value>>,
 }
 
 /// Which tool to call, in the OpenAI APIs.
@@ -186,13 +186,11 @@ impl ToolUse {
     pub(crate) fn message(tools: Vec<MessageTool>, choice: Option<MessageChoice>) -> Result<ToolUse> {
         for (i, tool) in tools.iter().enumerate() {
             if let Some(kind) = tool.kind.as_deref().filter(|&kind| kind != "custom") {
-                return Err(ApiError::field(
-                    format!("tools[{i}].type"),
-                    format!("{kind:?} is not supported"),
-                ));
+                let problem = format!("{kind:?} is not supported");
+                return Err(ApiError::field(format!("tools[{i}].type"), problem).code("unsupported_value"));
             }
             if tool.input_schema.is_none() {
-                return Err(ApiError::field(format!("tools[{i}].input_schema"), "is required"));
+                return Err(ApiError::missing(format!("tools[{i}].input_schema")));
             }
         }
         let tool = |t: MessageTool| tool(t.name, t.description, t.input_schema, t.strict);

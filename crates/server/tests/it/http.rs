@@ -151,7 +151,7 @@ async fn what_cannot_be_honoured_is_refused_by_name() {
     let api = api();
     let cases = [
         (json!({ "top_kk": 3 }), "top_kk"),
-        (json!({ "tools": [{ "type": "function" }] }), "tools[0]"),
+        (json!({ "tools": [{ "type": "function" }] }), "tools[0].function"),
         (json!({ "functions": [{ "name": "f" }] }), "functions"),
         (json!({ "top_logprobs": 3 }), "top_logprobs"),
         (json!({ "temperature": -1 }), "temperature"),

@@ -152,11 +152,76 @@ fn essence(reply: &Reply) -> String {
 fn at_fault(reply: &Reply) -> String {
     assert_eq!(reply.status, StatusCode::BAD_REQUEST, "{}", reply.text);
     let error = &reply.json()["error"];
-    // The Anthropic API has no place for the name but the message.
+    // The Anthropic API has no place for the name but the message, and none for a code.
     match error["param"].as_str() {
-        Some(param) => param.to_owned(),
+        Some(param) => {
+            assert!(error["code"].is_string(), "{}", reply.text);
+            param.to_owned()
+        }
         None => error["message"].as_str().unwrap().split(':').next().unwrap().to_owned(),
     }
+}
+
+/// Programs tell errors apart by their codes, which are those of the OpenAI API.
+#[tokio::test]
+async fn errors_have_the_code_of_their_kind() {
+    let api = api();
+    let [(chat, base), (text, prompt), (response, input), _] = apis();
+    let said = |message: Value| json!({ "messages": [message] });
+    for (path, base, change, code, param) in [
+        (chat, &base, json!({ "x": 1 }), "unknown_parameter", "x"),
+        (chat, &base, json!({ "shamrock": { "x": 1 } }), "unknown_parameter", "shamrock.x"),
+        (chat, &base, json!({ "stream_options": { "x": 1 } }), "unknown_parameter", "stream_options.x"),
+        (
+            chat,
+            &base,
+            said(json!({ "role": "user", "content": "x", "x": 1 })),
+            "unknown_parameter",
+            "messages[0].x",
+        ),
+        (
+            chat,
+            &base,
+            said(json!({ "role": "user", "content": [{ "type": "text", "text": "", "x": 1 }] })),
+            "unknown_parameter",
+            "messages[0].content[0].x",
+        ),
+        (
+            response,
+            &input,
+            json!({ "input": [{ "role": "user", "x": 1 }] }),
+            "unknown_parameter",
+            "input[0].x",
+        ),
+        (chat, &base, json!({ "prediction": {} }), "unsupported_parameter", "prediction"),
+        (chat, &base, json!({ "store": true }), "unsupported_value", "store"),
+        (response, &input, json!({ "tools": [{ "type": "web_search" }] }), "invalid_value", "tools[0].type"),
+        (chat, &base, json!({ "n": 0 }), "invalid_value", "n"),
+        (chat, &base, json!({ "top_p": 1.5 }), "invalid_value", "top_p"),
+        (chat, &base, json!({ "temperature": -1 }), "invalid_value", "temperature"),
+        (chat, &base, json!({ "logprobs": true, "top_logprobs": 21 }), "invalid_value", "top_logprobs"),
+        (chat, &base, json!({ "max_tokens": 0 }), "invalid_value", "max_tokens"),
+        (chat, &base, json!({ "max_tokens": -1 }), "invalid_value", "max_tokens"),
+        (chat, &base, json!({ "shamrock": { "threshold": 2 } }), "invalid_value", "shamrock.threshold"),
+        (chat, &base, said(json!({ "role": "x", "content": "x" })), "invalid_value", "messages[0].role"),
+        (chat, &base, json!({ "temperature": "hot" }), "invalid_type", "temperature"),
+        (chat, &base, json!({ "stop": 3 }), "invalid_type", "stop"),
+        (chat, &base, json!({ "user": 3 }), "invalid_type", "user"),
+        (chat, &base, json!({ "metadata": "x" }), "invalid_type", "metadata"),
+        (text, &prompt, json!({ "safety_identifier": [] }), "invalid_type", "safety_identifier"),
+        (response, &input, json!({ "input": 3 }), "invalid_type", "input"),
+        (chat, &json!({}), json!({}), "missing_required_parameter", "messages"),
+        (text, &json!({}), json!({}), "missing_required_parameter", "prompt"),
+        (chat, &base, said(json!({ "content": "x" })), "missing_required_parameter", "messages[0].role"),
+        (response, &input, json!({ "input": [{}] }), "missing_required_parameter", "input[0].role"),
+    ] {
+        let reply = api.post(path, with(base.clone(), change.clone())).await;
+        assert_eq!(at_fault(&reply), param, "{change}: {}", reply.text);
+        assert_eq!(reply.json()["error"]["code"], code, "{change}: {}", reply.text);
+    }
+    let none = api.send(crate::support::post(chat, "{".to_owned())).await;
+    assert_eq!(none.json()["error"]["code"], "invalid_json");
+    assert_eq!(api.get("/v1/none").await.json()["error"]["code"], "unknown_url");
 }
 
 #[tokio::test]
@@ -234,7 +299,7 @@ async fn unknown_fields_are_refused_at_every_depth() {
             "stream_options.include_obfuscation",
         ),
         (&chat, json!({ "response_format": { "type": "json_object", "x": 1 } }), "response_format.x"),
-        (&chat, json!({ "tools": [{ "type": "function", "function": function }] }), "tools[0]"),
+        (&chat, json!({ "tools": [{ "type": "function", "function": function }] }), "tools[0].x"),
         (&chat, json!({ "shamrock": { "x": 1 } }), "shamrock.x"),
         (&text, json!({ "shamrock": { "x": 1 } }), "shamrock.x"),
         (&text, json!({ "echo": true }), "echo"),
@@ -254,7 +319,11 @@ async fn unknown_fields_are_refused_at_every_depth() {
             "input",
         ),
         (&response, json!({ "input": [] }), "input"),
-        (&response, json!({ "tools": [with(json!({ "type": "function" }), function.clone())] }), "tools[0]"),
+        (
+            &response,
+            json!({ "tools": [with(json!({ "type": "function" }), function.clone())] }),
+            "tools[0].x",
+        ),
         (&message, json!({ "messages": [{ "role": "user", "content": "x", "x": 1 }] }), "messages[0].x"),
         (
             &message,
@@ -272,6 +341,13 @@ async fn unknown_fields_are_refused_at_every_depth() {
         (&message, json!({ "tools": [{ "name": "w" }] }), "tools[0].input_schema"),
         (&message, json!({ "output_config": { "effort": "low" } }), "output_config.effort"),
         (&message, json!({ "thinking": { "type": "disabled", "x": 1 } }), "thinking.x"),
+        (&message, json!({ "metadata": { "user_id": 3 } }), "metadata"),
+        (&message, json!({ "cache_control": "ephemeral" }), "cache_control"),
+        (
+            &message,
+            json!({ "messages": [{ "role": "user", "content": [{ "type": "text", "text": "", "cache_control": 1 }] }] }),
+            "messages[0].content[0].cache_control",
+        ),
         (&message, json!({ "tool_choice": { "type": "none", "x": 1 } }), "tool_choice.x"),
     ] {
         let reply = api.post(path, with(base.clone(), change)).await;

@@ -34,8 +34,7 @@ pub(crate) struct ErrorBody {
     #[schema(required)]
     param: Option<String>,
     /// A word that programs test for.
-    #[schema(required)]
-    code: Option<String>,
+    code: String,
 }
 
 /// Why a request of the messages API failed.

@@ -250,8 +250,7 @@ pub(crate) enum ResponseEvent {
     #[serde(rename = "error")]
     Error {
         sequence_number: u64,
-        #[schema(required)]
-        code: Option<String>,
+        code: String,
         message: String,
         #[schema(required)]
         param: Option<String>,

@@ -1,28 +1,16 @@
 //! clover-nano, which knows nothing of schemas, held to them in every mode.
 
 use std::ops::ControlFlow;
-use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use shamrock_cpu::{CpuExecutor, CpuOptions};
 use shamrock_generate::{Accept, Constraint, Finish, Mode, Options, Outcome, Sampling, Session};
-use shamrock_grammar::{Calls, Compiler, Error, Otherwise, Source};
-use shamrock_model::{Executor, ModelFile};
-use shamrock_text::{ChatTemplate, Message, Prompter, RenderOptions, Tokenizer, Tool, ToolFormat, Tools};
+use shamrock_grammar::{Calls, Error, Otherwise, Source};
+use shamrock_model::Executor;
+use shamrock_text::{Message, RenderOptions, Tool, ToolFormat, Tools};
 
-fn nano() -> ModelFile {
-    ModelFile::open(shamrock_testkit::root().join("models/clover-nano.cmf")).unwrap()
-}
-
-/// The text side of clover-nano, and a compiler for its vocabulary.
-static NANO: LazyLock<(Prompter, Compiler)> = LazyLock::new(|| {
-    let model = nano();
-    let tokenizer = Tokenizer::from_bytes(model.tokenizer_json()).unwrap();
-    let compiler = Compiler::new(&tokenizer, model.config.vocab_size).unwrap();
-    let template = model.chat_template.as_deref().map(|source| ChatTemplate::new(source, []).unwrap());
-    (Prompter::new(tokenizer, template), compiler)
-});
+use crate::{NANO, nano};
 
 fn executor() -> CpuExecutor {
     CpuExecutor::new(nano(), CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap()
@@ -373,6 +361,10 @@ fn bad_sources_say_what_is_wrong() {
     // Boundless as texts, but not as a grammar.
     let _ = NANO.1.compile(&Source::JsonSchema(json!({"pattern": "((a{1000}){1000}){1000}"})));
     refused(json!({"not": {"type": "string"}}));
+    // Nothing is recommended that a schema cannot ask for, and nothing is said in marks of the library.
+    let either = refused(json!({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}));
+    assert!(either.contains("`anyOf`") && !either.contains("coerce"), "{either}");
+    assert!(!refused(json!({"type": "wombat"})).contains('<'));
     // Nothing is fetched.
     refused(json!({"$ref": "http://127.0.0.1:9/schema.json"}));
     let long = Value::String("x".repeat(70_000));
