@@ -42,6 +42,7 @@ pub(crate) struct Handles {
     weight_bytes: Counter,
     prompt_tokens: Counter,
     cached_tokens: Counter,
+    pub(crate) prepared: Counter,
     generated_tokens: Counter,
     prefix_hits: Counter,
     prefix_misses: Counter,
@@ -161,6 +162,10 @@ impl Handles {
             weight_bytes: count("shamrock_weight_bytes_total", "Bytes of weights read"),
             prompt_tokens: count("shamrock_prompt_tokens_total", "Tokens of prompts"),
             cached_tokens: count("shamrock_cached_tokens_total", "Of these, taken from kept states"),
+            prepared: count(
+                "shamrock_prepared_tokens_total",
+                "Tokens committed ahead of the prompts that may come",
+            ),
             generated_tokens: count("shamrock_generated_tokens_total", "Tokens of answers"),
             prefix_hits: count("shamrock_prefix_hits_total", "Prompts that went on from a kept state"),
             prefix_misses: count("shamrock_prefix_misses_total", "Prompts that started from nothing"),

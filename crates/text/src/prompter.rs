@@ -23,6 +23,13 @@ pub struct Prompt {
     pub in_reasoning: bool,
 }
 
+/// What a template is told.
+struct Told<'a> {
+    template: &'a ChatTemplate,
+    messages: Cow<'a, [Message]>,
+    options: Cow<'a, RenderOptions>,
+}
+
 impl Prompter {
     /// Joins the two.
     pub fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>) -> Self {
@@ -58,22 +65,51 @@ impl Prompter {
     /// # Errors
     /// [`Error::NoChatTemplate`], and those of [`ChatTemplate::encode`].
     pub fn chat(&self, messages: &[Message], options: &RenderOptions) -> Result<Prompt, Error> {
-        let template = self.template.as_ref().ok_or(Error::NoChatTemplate)?;
-        let untold = !template.source().contains("tools")
-            && (options.tools.is_some()
-                || messages.iter().any(|m| m.tool_calls.is_some() || m.role == "tool"));
-        let (messages, options) = if !untold {
-            (Cow::Borrowed(messages), Cow::Borrowed(options))
-        } else {
-            let spelled = spell_out(messages, options.tools.as_ref());
-            (Cow::Owned(spelled), Cow::Owned(RenderOptions { tools: None, ..options.clone() }))
-        };
-        let (messages, options) = (messages.as_ref(), options.as_ref());
-        let (rendered, ids) = template.render_and_encode(&self.tokenizer, messages, options)?;
-        let history = RenderOptions { add_generation_prompt: false, ..options.clone() };
-        let history = template.encode(&self.tokenizer, messages, &history)?;
-        let stable = ids.iter().zip(&history).take_while(|(a, b)| a == b).count();
+        let Told { template, messages, options } = self.told(messages, options)?;
+        let (rendered, ids) = template.render_and_encode(&self.tokenizer, &messages, &options)?;
+        let history = RenderOptions { add_generation_prompt: false, ..options.into_owned() };
+        let history = template.encode(&self.tokenizer, &messages, &history)?;
+        let stable = shared(&ids, &history);
         Ok(Prompt { ids, stable: Some(stable), in_reasoning: ReasoningTags::default().opened_by(&rendered) })
+    }
+
+    /// Ids with which the prompt of the next turn begins if somebody goes on after `answer`. They need not go on
+    /// from this turn's prompt: templates show a past turn without its reasoning, or without the tags that
+    /// said there was to be none.
+    ///
+    /// # Errors
+    /// Those of [`chat`](Prompter::chat).
+    pub fn next_turn(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions,
+        answer: &str,
+    ) -> Result<Vec<u32>, Error> {
+        let options = RenderOptions { add_generation_prompt: false, ..options.clone() };
+        let going_on_with = |text: &str| {
+            let turn = [Message::new("assistant", answer), Message::new("user", text)];
+            let messages = [messages, &turn].concat();
+            let Told { template, messages, options } = self.told(&messages, &options)?;
+            template.encode(&self.tokenizer, &messages, &options)
+        };
+        // What comes next may begin with anything, and its first bytes may join the token before them.
+        let (mut ids, other) = (going_on_with("a")?, going_on_with("\n")?);
+        ids.truncate(shared(&ids, &other));
+        Ok(ids)
+    }
+
+    /// The template, and messages and options as it understands them.
+    fn told<'a>(&'a self, messages: &'a [Message], options: &'a RenderOptions) -> Result<Told<'a>, Error> {
+        let template = self.template.as_ref().ok_or(Error::NoChatTemplate)?;
+        let tools = options.tools.is_some()
+            || messages.iter().any(|message| message.tool_calls.is_some() || message.role == "tool");
+        if !tools || template.source().contains("tools") {
+            let (messages, options) = (Cow::Borrowed(messages), Cow::Borrowed(options));
+            return Ok(Told { template, messages, options });
+        }
+        let messages = Cow::Owned(spell_out(messages, options.tools.as_ref()));
+        let options = Cow::Owned(RenderOptions { tools: None, ..options.clone() });
+        Ok(Told { template, messages, options })
     }
 
     /// A text as it stands, control tokens recognised.
@@ -84,4 +120,9 @@ impl Prompter {
         let ids = self.tokenizer.encode_with_special(text)?;
         Ok(Prompt { ids, stable: None, in_reasoning: ReasoningTags::default().opened_by(text) })
     }
+}
+
+/// How many ids two prompts begin with together.
+fn shared(one: &[u32], other: &[u32]) -> usize {
+    one.iter().zip(other).take_while(|(a, b)| a == b).count()
 }

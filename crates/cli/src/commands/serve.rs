@@ -59,6 +59,9 @@ pub struct ServeArgs {
     /// Keep a state after every so many tokens of a prompt, too; 0 does not
     #[arg(long, value_name = "N", default_value_t = 512)]
     prefix_every: usize,
+    /// Do not commit, while there is nothing else to do, what the next turn of a conversation will begin with
+    #[arg(long)]
+    no_prepare: bool,
     /// Folder in which those states are kept while the server is down
     #[arg(long, value_name = "FOLDER")]
     session_dir: Option<PathBuf>,
@@ -131,6 +134,7 @@ pub fn run(args: ServeArgs) -> Result<()> {
         chunk_rows: args.chunk_rows,
         prefix_bytes: args.prefix_cache.saturating_mul(1 << 20),
         prefix_every: args.prefix_every,
+        prepare: !args.no_prepare,
         stall_after: Duration::from_secs(args.stall),
         saved: saved.transpose()?,
     };

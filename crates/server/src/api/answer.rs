@@ -16,6 +16,7 @@ use crate::api::App;
 use crate::api::error::{ApiError, Result};
 use crate::api::logprobs::TokenProb;
 use crate::api::params::Plan;
+use crate::api::sequel::Sequel;
 use crate::engine::{Listener, Request};
 
 /// Something that happened to one of a request's answers.
@@ -231,6 +232,8 @@ pub(crate) struct Answers {
     deadline: Instant,
     timeout: Duration,
     late: Arc<AtomicBool>,
+    /// What comes after the answer, if it is the only one.
+    sequel: Option<Sequel>,
 }
 
 /// Submits every prompt `plan.n` times: the answers to prompt `p` have the numbers `p * n ..`.
@@ -295,10 +298,15 @@ pub(crate) fn ask(app: &App, prompts: Vec<Prompt>, plan: Plan, raw: bool) -> Res
     app.engine.submit(requests)?;
     let timeout = app.options.timeout;
     let deadline = Instant::now() + timeout;
-    Ok(Answers { receiver, ready: VecDeque::new(), open, deadline, timeout, late })
+    Ok(Answers { receiver, ready: VecDeque::new(), open, deadline, timeout, late, sequel: None })
 }
 
 impl Answers {
+    /// The same, with what comes after the answer.
+    pub(crate) fn with_sequel(self, sequel: Option<Sequel>) -> Answers {
+        Answers { sequel: sequel.filter(|_| self.open == 1), ..self }
+    }
+
     /// The next update; `None` after the end of the last answer.
     ///
     /// # Errors
@@ -322,7 +330,17 @@ impl Answers {
             Ok(_) => {}
             Err(_) => self.open = 0,
         }
-        Some(self.merge(message))
+        let message = self.merge(message);
+        match (&message, &mut self.sequel) {
+            (Ok(Update { what: What::Text { piece, .. }, .. }), Some(sequel)) => sequel.hear(piece),
+            (Ok(Update { what: What::End(ended), .. }), sequel) => {
+                if let Some(sequel) = sequel.take() {
+                    sequel.foresee(ended);
+                }
+            }
+            _ => {}
+        }
+        Some(message)
     }
 
     /// Whoever drops these answers now does so because their time is over.

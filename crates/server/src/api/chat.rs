@@ -20,6 +20,7 @@ use crate::api::format::ResponseFormat;
 use crate::api::logprobs;
 use crate::api::openapi::{bodies, replies};
 use crate::api::params::{Extension, Names, Params, Stop, with_common_fields};
+use crate::api::sequel::{Conversation, Sequel};
 use crate::api::stream::{Encode, stream};
 use crate::api::tools::{ChatTool, ToolChoice, ToolUse, past_call};
 use crate::api::usage::Usage;
@@ -154,11 +155,12 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
     }
     let form = request.response_format.and_then(ResponseFormat::source);
     tools.plan(&app, &mut plan, form, "response_format").await?;
-    let prompt = app.prompt(move |prompter| prompter.chat(&messages, &render)).await?;
+    let conversation = Arc::new(Conversation { messages, render });
+    let prompt = conversation.prompt(&app).await?;
     let head = Head::new(&app, "chatcmpl-");
     let (logprobs, usage) = (plan.logprobs, Usage::new(plan.mode(), plan.n));
     let choices = plan.n;
-    let answers = ask(&app, vec![prompt], plan, false)?;
+    let answers = ask(&app, vec![prompt], plan, false)?.with_sequel(Sequel::new(&app, &conversation));
     if streaming {
         let chunks = Chunks::new(head, "chat.completion.chunk", include_usage, usage);
         return Ok(stream(answers, Deltas { chunks, logprobs, calls: vec![0; choices] }));

@@ -19,6 +19,7 @@ use crate::api::error::{ApiError, Dialect, Result};
 use crate::api::format::TextFormat;
 use crate::api::openapi::{bodies, replies};
 use crate::api::params::{Extension, Names, Params};
+use crate::api::sequel::{Conversation, Sequel};
 use crate::api::stream::{Encode, stream};
 use crate::api::tools::{MessageChoice, MessageTool, ToolUse, past_call};
 use crate::api::usage::Usage;
@@ -121,7 +122,7 @@ async fn count(app: Arc<App>, request: Request) -> Result<Response> {
     request.asks_only_to_count()?;
     let tools = request.tools()?;
     let (messages, render) = request.conversation(&app, &tools)?;
-    let prompt = app.prompt(move |prompter| prompter.chat(&messages, &render)).await?;
+    let prompt = Arc::new(Conversation { messages, render }).prompt(&app).await?;
     Ok(Json(json!({ "input_tokens": prompt.ids.len() })).into_response())
 }
 
@@ -133,7 +134,8 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
     let mut plan = request.params().resolve(&app, NAMES)?;
     let form = request.output_config.and_then(|config| config.format).and_then(TextFormat::source);
     tools.plan(&app, &mut plan, form, "output_config.format").await?;
-    let prompt = app.prompt(move |prompter| prompter.chat(&messages, &render)).await?;
+    let conversation = Arc::new(Conversation { messages, render });
+    let prompt = conversation.prompt(&app).await?;
     let events = Events {
         id: id("msg_"),
         model: app.options.name.clone(),
@@ -143,7 +145,7 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
         next: 0,
         ended: None,
     };
-    let answers = ask(&app, vec![prompt], plan, false)?;
+    let answers = ask(&app, vec![prompt], plan, false)?.with_sequel(Sequel::new(&app, &conversation));
     if request.stream.unwrap_or(false) {
         return Ok(stream(answers, events));
     }

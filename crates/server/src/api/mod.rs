@@ -16,6 +16,7 @@ mod openapi;
 mod params;
 mod probes;
 mod responses;
+mod sequel;
 mod stream;
 mod tools;
 mod usage;

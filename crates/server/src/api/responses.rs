@@ -19,6 +19,7 @@ use crate::api::error::{ApiError, Dialect, Result};
 use crate::api::format::TextFormat;
 use crate::api::openapi::{bodies, replies};
 use crate::api::params::{Extension, Names, Params};
+use crate::api::sequel::{Conversation, Sequel};
 use crate::api::stream::stream;
 use crate::api::tools::{ResponseTool, ToolChoice, ToolUse, past_call};
 use crate::api::usage::Usage;
@@ -189,7 +190,8 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
     let mut plan = params.resolve(&app, NAMES)?;
     let (choice, told) = (tools.choice(), tools.told().unwrap_or_else(|| json!([])));
     tools.plan(&app, &mut plan, format.and_then(TextFormat::source), "text.format").await?;
-    let prompt = app.prompt(move |prompter| prompter.chat(&messages, &render)).await?;
+    let conversation = Arc::new(Conversation { messages, render });
+    let prompt = conversation.prompt(&app).await?;
     let object = json!({
         "id": id("resp_"),
         "object": "response",
@@ -216,7 +218,7 @@ async fn answer(app: Arc<App>, request: Request) -> Result<Response> {
         "usage": null,
     });
     let events = Events::new(object, Usage::new(plan.mode(), 1), logprobs);
-    let answers = ask(&app, vec![prompt], plan, false)?;
+    let answers = ask(&app, vec![prompt], plan, false)?.with_sequel(Sequel::new(&app, &conversation));
     if request.stream.unwrap_or(false) {
         return Ok(stream(answers, events));
     }

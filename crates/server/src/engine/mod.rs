@@ -43,6 +43,8 @@ pub struct EngineOptions {
     pub prefix_bytes: u64,
     /// Tokens of a prompt after which another snapshot is kept on its way; 0 keeps one at its end only.
     pub prefix_every: usize,
+    /// Commit what [`Engine::prepare`] is told while there is nothing else to do.
+    pub prepare: bool,
     /// A pass that lasts longer counts as stuck.
     pub stall_after: Duration,
     /// Where the snapshots are kept while the server is down; none forgets them.
@@ -57,6 +59,7 @@ impl Default for EngineOptions {
             chunk_rows: None,
             prefix_bytes: 1 << 30,
             prefix_every: 512,
+            prepare: true,
             stall_after: Duration::from_secs(120),
             saved: None,
         }
@@ -158,6 +161,7 @@ struct Handle {
     backend: &'static str,
     metrics: Metrics,
     capacity: usize,
+    prepares: bool,
     /// Set at once; only where there is something to save.
     saving: OnceLock<JoinHandle<()>>,
 }
@@ -183,6 +187,7 @@ impl Engine {
             backend: executor.backend(),
             metrics: metrics.clone(),
             capacity: options.capacity(),
+            prepares: options.prepare && options.prefix_bytes > 0,
             saving: OnceLock::new(),
         };
         let saves = options.saved.is_some();
@@ -203,6 +208,19 @@ impl Engine {
         let since = Instant::now();
         let requests = requests.into_iter().map(|request| Queued { request, since }).collect();
         self.0.queue.push(requests).inspect_err(|_| self.0.metrics.refused.increment(1))
+    }
+
+    /// Whether [`prepare`](Engine::prepare) does anything.
+    pub fn prepares(&self) -> bool {
+        self.0.prepares
+    }
+
+    /// Tells what a later prompt may well begin with. It is committed and kept for that prompt when the engine has
+    /// nothing else to do, and let be as soon as it has.
+    pub fn prepare(&self, ids: Vec<u32>) {
+        if self.0.prepares {
+            self.0.queue.foresee(ids);
+        }
     }
 
     /// The model's configuration.

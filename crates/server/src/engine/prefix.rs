@@ -63,6 +63,13 @@ impl PrefixCache {
         Some(found)
     }
 
+    /// Whether committing these ids would give no state worth keeping: nearly all of them are in one
+    /// already, or a prompt has gone past them.
+    pub(super) fn has(&self, ids: &[u32]) -> bool {
+        let near = |entry: &Entry| ids.starts_with(&entry.ids) && ids.len() < entry.ids.len() + WORTHWHILE;
+        self.entries.iter().any(|entry| near(entry) || entry.ids.starts_with(ids))
+    }
+
     /// Where a prompt leaves the path of an earlier one, if that is far enough behind `cached`.
     pub(super) fn branch(&self, prompt: &[u32], cached: usize) -> Option<usize> {
         let shared = |entry: &Entry| entry.ids.iter().zip(prompt).take_while(|(a, b)| a == b).count();

@@ -7,6 +7,17 @@ use std::time::{Duration, Instant};
 use crate::engine::{EngineOptions, Health, Refusal, Request, Status};
 use crate::metrics::Metrics;
 
+/// Beginnings of later prompts that are remembered; they are worth least when there is much to do.
+const FORESEEN: usize = 8;
+
+/// What there is to do.
+pub(super) enum Work {
+    /// Requests to begin; perhaps none, where answers are in the making.
+    Requests(Vec<Queued>),
+    /// Nothing but to commit what a later prompt will begin with.
+    Prepare(Vec<u32>),
+}
+
 /// A request with the time it came.
 pub(super) struct Queued {
     pub(super) request: Request,
@@ -26,6 +37,8 @@ pub(super) struct Queue {
 
 struct Inner {
     waiting: VecDeque<Queued>,
+    /// What later prompts will begin with, oldest first.
+    foreseen: VecDeque<Vec<u32>>,
     /// Answers in the making.
     active: usize,
     phase: Phase,
@@ -46,6 +59,7 @@ impl Queue {
     pub(super) fn new(options: &EngineOptions, metrics: Metrics) -> Queue {
         let inner = Inner {
             waiting: VecDeque::new(),
+            foreseen: VecDeque::new(),
             active: 0,
             phase: Phase::Open,
             beat: None,
@@ -80,20 +94,37 @@ impl Queue {
                 retry_after: retry_after.clamp(Duration::from_secs(1), Duration::from_secs(60)),
             });
         }
+        // What has come need not be foreseen any more.
+        inner.foreseen.retain(|ids| !requests.iter().any(|new| new.request.prompt.starts_with(ids)));
         inner.waiting.extend(requests);
         self.metrics.queued.set(inner.waiting.len() as f64);
         self.wake.notify_one();
         Ok(())
     }
 
+    /// Remembers what a later prompt will begin with.
+    pub(super) fn foresee(&self, ids: Vec<u32>) {
+        let mut inner = self.lock();
+        if inner.phase != Phase::Open {
+            return;
+        }
+        if inner.foreseen.len() == FORESEEN {
+            inner.foreseen.pop_front();
+        }
+        inner.foreseen.push_back(ids);
+        self.wake.notify_one();
+    }
+
+    /// Whether there is still nothing to do but prepare; also a sign of life.
+    pub(super) fn is_idle(&self) -> bool {
+        let mut inner = self.lock();
+        inner.beat = Some(Instant::now());
+        inner.phase == Phase::Open && inner.waiting.is_empty()
+    }
+
     /// Takes up to `room` requests that `ready` lets pass, in order, and drops those that nobody
-    /// waits for. Waits for some if the caller has nothing else to do. `None` once stopped.
-    pub(super) fn take(
-        &self,
-        active: usize,
-        room: usize,
-        ready: impl Fn(&Request) -> bool,
-    ) -> Option<Vec<Queued>> {
+    /// waits for. Waits for something if the caller has nothing else to do. `None` once stopped.
+    pub(super) fn take(&self, active: usize, room: usize, ready: impl Fn(&Request) -> bool) -> Option<Work> {
         let mut inner = self.lock();
         inner.active = active;
         loop {
@@ -114,7 +145,13 @@ impl Queue {
             if active > 0 || !taken.is_empty() {
                 inner.active += taken.len();
                 inner.beat = Some(Instant::now());
-                return Some(taken);
+                return Some(Work::Requests(taken));
+            }
+            if inner.phase == Phase::Open
+                && let Some(ids) = inner.foreseen.pop_back()
+            {
+                inner.beat = Some(Instant::now());
+                return Some(Work::Prepare(ids));
             }
             inner.beat = None;
             inner = self.wake.wait(inner).unwrap_or_else(PoisonError::into_inner);

@@ -1,16 +1,17 @@
 //! Many answers in the making on one executor: continuous batching, pass by pass.
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use shamrock_generate::{Error, Finish, Generation, Pace, Session, SessionOptions};
+use shamrock_generate::{Error, Finish, Generation, Mode, Options, Pace, Session, SessionOptions};
 use shamrock_model::executor::StepOutput;
 use shamrock_model::{Executor, PassStats, Step};
 
 use crate::engine::batch::{Demand, select};
 use crate::engine::prefix::PrefixCache;
-use crate::engine::queue::{Queue, Queued};
+use crate::engine::queue::{Queue, Queued, Work};
 use crate::engine::{EngineOptions, Listener, Request};
 use crate::metrics::Metrics;
 
@@ -83,7 +84,7 @@ impl Scheduler {
         self.prefixes.clear(&mut *self.executor);
     }
 
-    /// Begins what there is room for; false once stopped.
+    /// Begins what there is room for, or prepares for what may come; false once stopped.
     fn admit(&mut self) -> bool {
         let room = self.options.parallel.saturating_sub(self.active.len());
         let (active, caching) = (&self.active, self.prefixes.is_on());
@@ -91,13 +92,47 @@ impl Scheduler {
         let ready = |request: &Request| {
             !caching || !active.iter().any(|a| !a.past_prompt() && a.prompt == request.prompt)
         };
-        let Some(taken) = self.queue.take(active.len(), room, ready) else {
-            return false;
-        };
-        for queued in taken {
-            self.begin(queued);
+        match self.queue.take(active.len(), room, ready) {
+            None => return false,
+            Some(Work::Requests(taken)) => taken.into_iter().for_each(|queued| self.begin(queued)),
+            Some(Work::Prepare(ids)) => {
+                if let Err(error) = self.prepare(&ids) {
+                    tracing::warn!(%error, "preparing for the next turn");
+                }
+            }
         }
         true
+    }
+
+    /// Commits what a later prompt will begin with and keeps the state, as far as nobody asks for anything.
+    fn prepare(&mut self, ids: &[u32]) -> Result<(), Error> {
+        if self.prefixes.has(ids) || ids.len() >= self.executor.limits().max_context {
+            return Ok(());
+        }
+        let mode = Mode::default_for(self.executor.config());
+        let mut session = Session::with_options(SessionOptions { checkpoints: 0 });
+        self.adopt(&mut session, ids, mode);
+        let held = session.committed().len();
+        let options = Options { max_tokens: 0, chunk_rows: Some(self.chunk_rows()), ..Options::new(mode) };
+        let mut commit = || -> Result<(), Error> {
+            let executor = &mut *self.executor;
+            let mut generation = session.start(executor, ids, &options)?;
+            while self.queue.is_idle()
+                && let Some(step) = generation.step()
+            {
+                let (output, cost) = timed(executor, &[step], &self.metrics)?.pop().unwrap_or_default();
+                generation
+                    .absorb(&mut session, executor, output, &cost, &mut |_| ControlFlow::Continue(()))?;
+            }
+            Ok(())
+        };
+        let committed = commit();
+        self.metrics.prepared.increment(session.committed().len().saturating_sub(held) as u64);
+        if committed.is_ok() {
+            self.keep(&session, held);
+        }
+        session.close(&mut *self.executor);
+        committed
     }
 
     fn begin(&mut self, Queued { request, since }: Queued) {
@@ -106,13 +141,8 @@ impl Scheduler {
         // They move to the cache after every pass, and a pass makes one at most.
         let checkpoints = usize::from(self.prefixes.is_on());
         let mut session = Session::with_options(SessionOptions { checkpoints }).with_pace(self.pace.clone());
+        self.adopt(&mut session, &prompt, options.mode);
         let executor = &mut *self.executor;
-        if let Some((snapshot, tokens)) = self.prefixes.find(&prompt, options.mode)
-            && let Err(error) = session.adopt(executor, snapshot, &prompt[..tokens])
-        {
-            tracing::warn!(%error, "a kept state of {tokens} tokens could not be restored");
-            self.prefixes.remove(executor, snapshot);
-        }
         options.chunk_rows = Some(options.chunk_rows.unwrap_or(usize::MAX).min(chunk_rows));
         let held = session.committed().len();
         options.checkpoints.extend(self.prefixes.branch(&prompt, held));
@@ -134,6 +164,17 @@ impl Scheduler {
                 self.metrics.failed();
                 listener.end(Err(error));
             }
+        }
+    }
+
+    /// Has a session go on from the longest kept state that a prompt continues.
+    fn adopt(&mut self, session: &mut Session, prompt: &[u32], mode: Mode) {
+        let executor = &mut *self.executor;
+        if let Some((snapshot, tokens)) = self.prefixes.find(prompt, mode)
+            && let Err(error) = session.adopt(executor, snapshot, &prompt[..tokens])
+        {
+            tracing::warn!(%error, "a kept state of {tokens} tokens could not be restored");
+            self.prefixes.remove(executor, snapshot);
         }
     }
 
@@ -215,7 +256,7 @@ impl Scheduler {
             for (ids, snapshot) in session.take_checkpoints() {
                 self.prefixes.insert(executor, ids, snapshot);
             }
-            self.keep_turn(&session, prompt.len());
+            self.keep(&session, prompt.len());
         }
         session.close(&mut *self.executor);
         self.queue.answered(begun.elapsed());
@@ -238,12 +279,13 @@ impl Scheduler {
         }
     }
 
-    /// Keeps the state at the end of a turn: the next prompt of the conversation continues it.
-    fn keep_turn(&mut self, session: &Session, prompt: usize) {
+    /// Keeps the state of a session that holds more than `known` tokens: at the end of a turn, say, which the next
+    /// prompt of the conversation continues.
+    fn keep(&mut self, session: &Session, known: usize) {
         let Some(seq) = session.sequence().filter(|_| self.prefixes.is_on()) else {
             return;
         };
-        if session.committed().len() > prompt
+        if session.committed().len() > known
             && let Ok(snapshot) = self.executor.snapshot(seq)
         {
             self.prefixes.insert(&mut *self.executor, session.committed().to_vec(), snapshot);

@@ -267,6 +267,44 @@ fn a_prompt_leaves_states_on_its_way() {
     }
 }
 
+#[test]
+fn what_may_come_is_prepared_while_there_is_nothing_else_to_do() {
+    let options = EngineOptions { chunk_rows: Some(16), ..EngineOptions::default() };
+    let (engine, script, gate) = scripted(ScriptedExecutor::new(9), options.clone());
+    let ids: Vec<u32> = (0..130).map(|i| i * 7 % ScriptedExecutor::MASK).collect();
+    let (first, second) = (&ids[..50], &ids[60..124]);
+    let prepared = || metric(&engine, "shamrock_prepared_tokens_total");
+    engine.prepare(first.to_vec());
+    eventually("it is prepared", || prepared() == 50.0);
+    let mut alone = ScriptedExecutor::new(9);
+    let mut answered = |prompt: &[u32], cached: usize| {
+        for mode in Mode::ALL {
+            let options = Options { max_tokens: 19, ..Options::new(mode) };
+            let outcome = submit(&engine, prompt, &options).wait().unwrap();
+            assert_eq!(outcome.tokens, cold(&mut alone, prompt, &options), "{mode}");
+            assert!(outcome.stats.cached_tokens >= cached, "{mode}: {}", outcome.stats.cached_tokens);
+        }
+    };
+    answered(&[first, &[3, 1, 4]].concat(), 50);
+
+    // Somebody comes: what is prepared so far is kept, and the rest let be.
+    let before = gate.arrived();
+    gate.close();
+    engine.prepare(first.to_vec());
+    engine.prepare(second.to_vec());
+    gate.wait_for(before + 1);
+    let somebody = submit(&engine, &[1], &Options { max_tokens: 3, ..Options::new(Mode::Causal) });
+    gate.open();
+    assert!(somebody.wait().is_ok());
+    assert_eq!(prepared(), 50.0 + 16.0, "what is known already takes no pass");
+    answered(&[second, &[3, 1, 4]].concat(), 16);
+    engine.stop();
+    eventually("everything is freed", || script.lock().unwrap().held() == (0, 0));
+
+    let off = EngineOptions { prepare: false, ..options };
+    assert!(!scripted(ScriptedExecutor::new(9), off).0.prepares());
+}
+
 /// Ends an engine and waits until its states are on the disk.
 fn ended(engine: Engine) {
     engine.stop();

@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 use shamrock_server::EngineOptions;
 
-use crate::support::{api, api_with, post, with};
+use crate::support::{api, api_with, eventually, post, with};
 
 fn ask(question: &str) -> Value {
     json!({ "model": "clover-nano", "messages": [{ "role": "user", "content": question }] })
@@ -44,6 +44,35 @@ async fn a_chat_is_answered_with_its_figures() {
         again.pointer("/usage/prompt_tokens_details/cached_tokens"),
         again.pointer("/usage/prompt_tokens")
     );
+}
+
+/// clover-nano's template shows a past turn without the tags that said there was to be no reasoning, so that no
+/// state of that turn can be gone on from.
+#[tokio::test]
+async fn a_second_turn_finds_all_but_its_own_message() {
+    let api = api();
+    let alone = api_with(EngineOptions { prepare: false, ..EngineOptions::default() }, |_| {});
+    let story = "Write a short story with the words fox, lantern and river.";
+    let turn = |role: &str, content: &str| json!({ "role": role, "content": content });
+    for stream in [false, true] {
+        let question = if stream { "What is 47 * 36?" } else { story };
+        let before = api.metric("shamrock_prepared_tokens_total");
+        let first = api.post("/v1/chat/completions", with(ask(question), json!({ "stream": stream }))).await;
+        let answer =
+            if stream { streamed(&first.events(), "content") } else { content(&first.json()).to_owned() };
+        eventually("the next turn is prepared", || api.metric("shamrock_prepared_tokens_total") > before);
+        let messages =
+            json!([turn("user", question), turn("assistant", &answer), turn("user", "\nAnd 12 + 30?")]);
+        let body = json!({ "messages": messages });
+        let (second, cold) = (api.chat(body.clone()).await, alone.chat(body).await);
+        assert_eq!(content(&second), content(&cold));
+        let left = |reply: &Value| {
+            let usage = &reply["usage"];
+            let cached = usage.pointer("/prompt_tokens_details/cached_tokens").unwrap();
+            usage["prompt_tokens"].as_u64().unwrap() - cached.as_u64().unwrap()
+        };
+        assert!(left(&second) < 24 && left(&cold) > 40, "{second} {cold}");
+    }
 }
 
 #[tokio::test]

@@ -2,9 +2,9 @@ use std::collections::HashMap;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
-use shamrock_text::{ChatTemplate, Error, Message, RenderOptions};
+use shamrock_text::{ChatTemplate, Error, Message, Prompter, RenderOptions};
 
-use crate::{fixture_template, fixture_tokenizer, json as read_json};
+use crate::{fixture_template, fixture_tokenizer, json as read_json, thinking_template};
 
 fn options(fields: &Value) -> RenderOptions {
     RenderOptions {
@@ -80,6 +80,28 @@ fn chat_text_of_the_fixtures() {
         let ids = fixture_template().encode(&fixture_tokenizer(), &messages, &options).unwrap();
         let expected: Vec<u32> = serde_json::from_value(expected["chat_ids"].clone()).unwrap();
         assert_eq!(ids, expected, "{folder}");
+    }
+}
+
+/// The prompt of a next turn begins as was foreseen, whatever is said in it.
+#[test]
+fn the_next_turn_is_foreseen() {
+    let nothing = ChatTemplate::new("{{ messages | length }}", []).unwrap();
+    for (template, least) in [(fixture_template(), 20), (thinking_template(), 20), (nothing, 0)] {
+        let prompter = Prompter::new(fixture_tokenizer(), Some(template));
+        for thinking in [None, Some(false), Some(true)] {
+            let options = RenderOptions { enable_thinking: thinking, ..RenderOptions::default() };
+            for answer in ["Four.", "\n\nFour, of course", "<think>a</think>"] {
+                let said = [Message::new("user", "How much is two and two?")];
+                let foreseen = prompter.next_turn(&said, &options, answer).unwrap();
+                for next in ["Why?", "\n", " x", "😀", ""] {
+                    let turn = [Message::new("assistant", answer), Message::new("user", next)];
+                    let prompt = prompter.chat(&[&said[..], &turn].concat(), &options).unwrap().ids;
+                    assert!(prompt.starts_with(&foreseen), "{answer:?} {next:?}");
+                }
+                assert!(foreseen.len() >= least, "{answer:?}: {}", foreseen.len());
+            }
+        }
     }
 }
 
