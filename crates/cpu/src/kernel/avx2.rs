@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 
 use super::entry::{float_loops, integer_products, vector_operations};
 use super::shape::{Simd, Tile};
-use super::{GROUP, NIBBLES};
+use super::{GROUP, Group, NIBBLES};
 
 /// AVX2 and FMA.
 #[derive(Clone, Copy)]
@@ -61,14 +61,14 @@ pub(super) unsafe fn totals([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
     }
 }
 
-/// Columns `4 q ..` of a group at `x`, in every lane.
+/// Columns `4 q ..` of a group, in every lane.
 ///
 /// # Safety
-/// AVX2; `x` is valid for a group.
+/// AVX2; `x` is a group.
 #[inline(always)]
-pub(super) unsafe fn splat_quad(x: *const i8, q: usize) -> __m256i {
-    // SAFETY: the caller's promise.
-    unsafe { _mm256_set1_epi32(x.cast::<i32>().add(q).read_unaligned()) }
+pub(super) unsafe fn splat_quad(x: *const Group, q: usize) -> __m256i {
+    // SAFETY: the caller's promise; a group begins with its numbers, and is aligned for 32 bits.
+    unsafe { _mm256_set1_epi32(x.cast::<i32>().add(q).read()) }
 }
 
 /// 16 bytes of each row, `at` bytes into it: vector `q` holds the `q`-th four of every row.
@@ -144,7 +144,7 @@ impl Tile<Avx2> for Nibbles {
     }
 
     #[inline(always)]
-    unsafe fn dots<const N: usize>(&self, x: [*const i8; N], biases: [i32; N]) -> [__m256; N] {
+    unsafe fn dots<const N: usize>(&self, x: [*const Group; N]) -> [__m256; N] {
         // SAFETY: the caller's promise.
         unsafe {
             let mut sums = [_mm256_setzero_si256(); N];
@@ -158,7 +158,7 @@ impl Tile<Avx2> for Nibbles {
             let mut dots = [_mm256_setzero_ps(); N];
             for i in 0..N {
                 let sum = _mm256_madd_epi16(sums[i], ones);
-                dots[i] = _mm256_cvtepi32_ps(_mm256_add_epi32(sum, _mm256_set1_epi32(biases[i])));
+                dots[i] = _mm256_cvtepi32_ps(_mm256_add_epi32(sum, _mm256_set1_epi32((*x[i]).bias)));
             }
             dots
         }
@@ -188,9 +188,9 @@ impl Tile<Avx2> for Bytes {
         }
     }
 
-    /// The products are signed already: `_biases` are not needed.
+    /// The products are signed already: the bias is not needed.
     #[inline(always)]
-    unsafe fn dots<const N: usize>(&self, x: [*const i8; N], _biases: [i32; N]) -> [__m256; N] {
+    unsafe fn dots<const N: usize>(&self, x: [*const Group; N]) -> [__m256; N] {
         // SAFETY: the caller's promise.
         unsafe {
             let ones = _mm256_set1_epi16(1);

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::entry::{float_loops, integer_products, vector_operations};
 use super::shape::{Simd, Tile};
-use super::{NIBBLES, avx2};
+use super::{Group, NIBBLES, avx2};
 
 /// AVX-512F, BW and VNNI.
 #[derive(Clone, Copy)]
@@ -112,16 +112,16 @@ impl<const BYTES: usize> Tile<Avx512> for Quads<BYTES> {
     }
 
     #[inline(always)]
-    unsafe fn dots<const N: usize>(&self, x: [*const i8; N], biases: [i32; N]) -> [__m512; N] {
+    unsafe fn dots<const N: usize>(&self, x: [*const Group; N]) -> [__m512; N] {
         // SAFETY: the caller's promise.
         unsafe {
             let mut sums = [_mm512_setzero_si512(); N];
             for i in 0..N {
-                sums[i] = _mm512_set1_epi32(biases[i]);
+                sums[i] = _mm512_set1_epi32((*x[i]).bias);
             }
             for (q, quad) in self.0.iter().enumerate() {
                 for i in 0..N {
-                    let four = _mm512_set1_epi32(x[i].cast::<i32>().add(q).read_unaligned());
+                    let four = _mm512_set1_epi32(x[i].cast::<i32>().add(q).read());
                     sums[i] = _mm512_dpbusd_epi32(sums[i], *quad, four);
                 }
             }

@@ -3,6 +3,7 @@
 
 use std::arch::x86_64::*;
 
+use super::Group;
 use super::avx2::{Avx2, splat_quad, turned_bytes, turned_nibbles};
 use super::entry::integer_products;
 use super::shape::Tile;
@@ -30,12 +31,12 @@ impl<const BYTES: usize> Tile<Avx2> for Quads<BYTES> {
     }
 
     #[inline(always)]
-    unsafe fn dots<const N: usize>(&self, x: [*const i8; N], biases: [i32; N]) -> [__m256; N] {
+    unsafe fn dots<const N: usize>(&self, x: [*const Group; N]) -> [__m256; N] {
         // SAFETY: the caller's promise.
         unsafe {
             let mut sums = [_mm256_setzero_si256(); N];
             for i in 0..N {
-                sums[i] = _mm256_set1_epi32(biases[i]);
+                sums[i] = _mm256_set1_epi32((*x[i]).bias);
             }
             for (q, quad) in self.0.iter().enumerate() {
                 for i in 0..N {

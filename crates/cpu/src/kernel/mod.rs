@@ -94,28 +94,34 @@ impl Columns {
     }
 }
 
-/// Activation rows rounded to 8 bits, group after group: all rows of a group lie together.
+/// A group of an activation row rounded to 8 bits, `x ≈ scale · quant`. What a kernel reads of it lies
+/// together, so that one address per row is enough.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Group {
+    /// Columns in the kernel's [order](Columns), values in −127..=127.
+    pub quants: [i8; GROUP],
+    /// Size of a step.
+    pub scale: f32,
+    /// [`Columns::bias`] times the sum of `quants`.
+    pub bias: i32,
+}
+
+/// Activation rows rounded to 8 bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Rounded<'a> {
-    /// Number of rows.
-    pub rows: usize,
-    /// `[groups, rows]`, columns in the kernel's [order](Columns), values in −127..=127.
-    pub quants: &'a [[i8; GROUP]],
-    /// `[groups, rows]`.
-    pub scales: &'a [f32],
-    /// [`Columns::bias`] times the sum of a group's integers, `[groups, rows]`.
-    pub biases: &'a [i32],
+    /// Groups of a row.
+    pub width: usize,
+    /// `[rows, width]`.
+    pub groups: &'a [Group],
 }
 
 impl Rounded<'_> {
-    /// Panics unless there are `groups` groups of each row and `picked` are rows.
+    /// Panics unless rows have `groups` groups and `picked` are rows.
     fn check(&self, groups: usize, picked: &[u32]) {
-        let all = groups * self.rows;
-        assert!(
-            self.quants.len() == all && self.scales.len() == all && self.biases.len() == all,
-            "activations of another size"
-        );
-        assert!(picked.iter().all(|&row| (row as usize) < self.rows), "an activation row is not there");
+        assert_eq!(self.width, groups, "activations of another width");
+        let rows = self.groups.len().checked_div(groups).unwrap_or(usize::MAX);
+        assert!(picked.iter().all(|&row| (row as usize) < rows), "an activation row is not there");
     }
 }
 

@@ -7,7 +7,7 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::NIBBLES;
+use super::{Group, NIBBLES};
 use super::entry::{float_loops, integer_products, vector_operations};
 use super::shape::{Simd, Tile};
 
@@ -140,16 +140,16 @@ impl<const BYTES: usize> Tile<Neon> for Quads<BYTES> {
         }
     }
 
-    /// The products are signed already: `_biases` are not needed.
+    /// The products are signed already: the bias is not needed.
     #[inline(always)]
-    unsafe fn dots<const N: usize>(&self, x: [*const i8; N], _biases: [i32; N]) -> [float32x4_t; N] {
+    unsafe fn dots<const N: usize>(&self, x: [*const Group; N]) -> [float32x4_t; N] {
         // SAFETY: the caller's promise.
         unsafe {
             let mut dots = [vdupq_n_f32(0.0); N];
             for i in 0..N {
                 let mut sums = vdupq_n_s32(0);
                 for (half, quads) in self.0.as_chunks::<4>().0.iter().enumerate() {
-                    let x = vld1q_s8(x[i].add(16 * half));
+                    let x = vld1q_s8(x[i].cast::<i8>().add(16 * half));
                     sums = sdot::<0>(sums, quads[0], x);
                     sums = sdot::<1>(sums, quads[1], x);
                     sums = sdot::<2>(sums, quads[2], x);

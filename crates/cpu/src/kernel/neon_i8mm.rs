@@ -8,7 +8,7 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::NIBBLES;
+use super::{Group, NIBBLES};
 use super::entry::{integer_products, vector_operations};
 use super::neon::{prefetch, totals};
 use super::shape::{Simd, Tile};
@@ -162,9 +162,9 @@ impl<const BYTES: usize> Tile<Eight> for Pairs<BYTES> {
         }
     }
 
-    /// The products are signed already: `_biases` are not needed. A row without a partner is its own.
+    /// The products are signed already: the bias is not needed. A row without a partner is its own.
     #[inline(always)]
-    unsafe fn dots<const N: usize>(&self, x: [*const i8; N], _biases: [i32; N]) -> [float32x4x2_t; N] {
+    unsafe fn dots<const N: usize>(&self, x: [*const Group; N]) -> [float32x4x2_t; N] {
         // SAFETY: the caller's promise.
         unsafe {
             let mut dots = [splat(0.0); N];
@@ -172,7 +172,7 @@ impl<const BYTES: usize> Tile<Eight> for Pairs<BYTES> {
                 let second = if first + 1 < N { first + 1 } else { first };
                 let mut sums = [vdupq_n_s32(0); 4];
                 for half in 0..2 {
-                    let rows = [x[first], x[second]].map(|row| vld1q_s8(row.add(16 * half)));
+                    let rows = [x[first], x[second]].map(|row| vld1q_s8(row.cast::<i8>().add(16 * half)));
                     for (eight, x) in paired(rows[0], rows[1]).into_iter().enumerate() {
                         for (sum, pair) in sums.iter_mut().zip(&self.0) {
                             *sum = smmla(*sum, x, pair[2 * half + eight]);

@@ -12,18 +12,18 @@ pub(super) fn nibbles(
     for (&row, out) in picked.iter().zip(out) {
         *out = [0.0; BAND];
         for (g, scales) in scales.iter().enumerate() {
-            let place = g * x.rows + row as usize;
-            let eights = x.quants[place].as_chunks::<8>().0;
+            let x = &x.groups[row as usize * x.width + g];
+            let eights = x.quants.as_chunks::<8>().0;
             for (r, out) in out.iter_mut().enumerate() {
                 let bytes = w.rows[r][g * w.stride..][..NIBBLES].as_chunks::<4>().0;
-                let mut dot = x.biases[place];
+                let mut dot = x.bias;
                 for (bytes, x) in bytes.iter().zip(eights) {
                     for (i, byte) in bytes.iter().enumerate() {
                         let (low, high) = (i32::from(byte & 15), i32::from(byte >> 4));
                         dot += low * i32::from(x[i]) + high * i32::from(x[4 + i]);
                     }
                 }
-                *out = (scales[r] * x.scales[place]).mul_add(dot as f32, *out);
+                *out = (scales[r] * x.scale).mul_add(dot as f32, *out);
             }
         }
     }
@@ -41,10 +41,10 @@ pub(super) fn bytes(
         for ((out, w), scale) in out.iter_mut().zip(w.rows).zip(scales) {
             let mut sum = 0.0f32;
             for (g, w) in w[..cols].chunks(GROUP).enumerate() {
-                let place = g * x.rows + row as usize;
+                let x = &x.groups[row as usize * x.width + g];
                 let products =
-                    w.iter().zip(&x.quants[place]).map(|(w, x)| i32::from(w.cast_signed()) * i32::from(*x));
-                sum = x.scales[place].mul_add(products.sum::<i32>() as f32, sum);
+                    w.iter().zip(&x.quants).map(|(w, x)| i32::from(w.cast_signed()) * i32::from(*x));
+                sum = x.scale.mul_add(products.sum::<i32>() as f32, sum);
             }
             *out = sum * scale;
         }

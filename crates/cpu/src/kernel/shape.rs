@@ -1,7 +1,9 @@
 //! The loops of an integer product, for any instruction set with vectors of [`Simd::ROWS`] 32-bit
 //! lanes.
 
-use super::{AHEAD, BAND, Band, GROUP, LINE, NIBBLES, Rounded};
+use std::mem::MaybeUninit;
+
+use super::{AHEAD, BAND, Band, GROUP, Group, LINE, NIBBLES, Rounded};
 
 /// What the loops need of an instruction set. Everything is inlined into functions that enable it.
 ///
@@ -39,8 +41,8 @@ pub(super) trait Tile<S: Simd>: Copy {
     /// Loads from the first [`Simd::ROWS`] rows of `rows`, `at` bytes into each.
     unsafe fn load(rows: &[*const u8], at: usize) -> Self;
 
-    /// Exact dot products with the groups at `x`, whose corrections are `biases`.
-    unsafe fn dots<const N: usize>(&self, x: [*const i8; N], biases: [i32; N]) -> [S::Floats; N];
+    /// Exact dot products with groups of activations.
+    unsafe fn dots<const N: usize>(&self, x: [*const Group; N]) -> [S::Floats; N];
 }
 
 /// [`Isa::nibbles`](super::Isa::nibbles).
@@ -148,7 +150,7 @@ unsafe fn ask_ahead<S: Simd, T: Tile<S>>(band: &Groups<'_>, rows: &[*const u8], 
     }
 }
 
-/// `N` activation rows, their sums in registers.
+/// Up to four activation rows, which meet each tile as it is loaded.
 #[inline(always)]
 unsafe fn few<S: Simd, T: Tile<S>, const SCALED: bool, const N: usize>(
     band: &Groups<'_>,
@@ -161,27 +163,24 @@ unsafe fn few<S: Simd, T: Tile<S>, const SCALED: bool, const N: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         let rows = &band.rows[first..first + S::ROWS];
-        let mut places = [0; N];
-        for (place, &row) in places.iter_mut().zip(picked) {
-            *place = band.first * x.rows + row as usize;
+        let mut at = [std::ptr::null(); N];
+        for (at, &row) in at.iter_mut().zip(picked) {
+            *at = x.groups.as_ptr().add(row as usize * x.width + band.first);
         }
         let mut sums = [S::splat(0.0); N];
         for g in 0..band.count {
-            let at = g * band.w.stride;
             ask_ahead::<S, T>(band, rows, g);
-            let tile = T::load(rows, at);
-            let scale =
-                if SCALED { S::load(scales.get_unchecked(g)[first..].as_ptr()) } else { S::splat(1.0) };
-            step::<S, T, SCALED, N>(&tile, scale, x, places, &mut sums);
-            for place in &mut places {
-                *place += x.rows;
-            }
+            let tile = T::load(rows, g * band.w.stride);
+            step::<S, T, SCALED, N>(&tile, scale::<S, SCALED>(scales, g, first), &mut at, &mut sums);
         }
         for (out, sum) in out.iter_mut().zip(sums) {
             S::store(out[first..].as_mut_ptr(), sum);
         }
     }
 }
+
+/// Groups whose tiles are kept in first-level cache while activation rows go by.
+const KEPT: usize = 16;
 
 /// Any number of activation rows, added to their sums in `out`.
 #[inline(always)]
@@ -193,75 +192,102 @@ unsafe fn many<S: Simd, T: Tile<S>, const SCALED: bool>(
     picked: &[u32],
     out: &mut [[f32; BAND]],
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise; tiles are read after they were written.
     unsafe {
         let rows = &band.rows[first..first + S::ROWS];
-        for g in 0..band.count {
-            ask_ahead::<S, T>(band, rows, g);
-            let tile = T::load(rows, g * band.w.stride);
-            let scale =
-                if SCALED { S::load(scales.get_unchecked(g)[first..].as_ptr()) } else { S::splat(1.0) };
-            let group = (band.first + g) * x.rows;
-            let (fours, rest) = picked.as_chunks::<4>();
-            let (out_fours, out_rest) = out.as_chunks_mut::<4>();
-            for (picked, out) in fours.iter().zip(out_fours) {
-                some::<S, T, SCALED, 4>(&tile, scale, x, group, first, picked, out);
+        let mut kept = [const { MaybeUninit::<T>::uninit() }; KEPT];
+        for start in (0..band.count).step_by(KEPT) {
+            let count = KEPT.min(band.count - start);
+            for (g, tile) in (start..).zip(&mut kept[..count]) {
+                ask_ahead::<S, T>(band, rows, g);
+                tile.write(T::load(rows, g * band.w.stride));
             }
-            for (picked, out) in rest.as_chunks::<1>().0.iter().zip(out_rest.as_chunks_mut::<1>().0) {
-                some::<S, T, SCALED, 1>(&tile, scale, x, group, first, picked, out);
+            let tiles = kept[..count].assume_init_ref();
+            let part = Part { first: band.first + start, tiles, scales: scales.get(start..).unwrap_or(&[]) };
+            let (eights, out_eights) = (picked.as_chunks::<8>(), out.as_chunks_mut::<8>());
+            for (picked, out) in eights.0.iter().zip(out_eights.0) {
+                part.add::<S, SCALED, 8>(first, x, picked, out);
+            }
+            let (fours, out_fours) = (eights.1.as_chunks::<4>(), out_eights.1.as_chunks_mut::<4>());
+            for (picked, out) in fours.0.iter().zip(out_fours.0) {
+                part.add::<S, SCALED, 4>(first, x, picked, out);
+            }
+            let (ones, out_ones) = (fours.1.as_chunks::<1>(), out_fours.1.as_chunks_mut::<1>());
+            for (picked, out) in ones.0.iter().zip(out_ones.0) {
+                part.add::<S, SCALED, 1>(first, x, picked, out);
             }
         }
     }
 }
 
-/// One group for `N` rows, their sums in memory.
-#[inline(always)]
-unsafe fn some<S: Simd, T: Tile<S>, const SCALED: bool, const N: usize>(
-    tile: &T,
-    scale: S::Floats,
-    x: &Rounded<'_>,
-    group: usize,
+/// Some groups of a band, turned.
+struct Part<'a, T> {
+    /// Place of the first among those of the activations.
     first: usize,
-    picked: &[u32; N],
-    out: &mut [[f32; BAND]; N],
-) {
+    tiles: &'a [T],
+    /// From the first of them on, if groups have scales.
+    scales: &'a [[f32; BAND]],
+}
+
+impl<T> Part<'_, T> {
+    /// Products with `N` activation rows, added to `out` in registers.
+    #[inline(always)]
+    unsafe fn add<S: Simd, const SCALED: bool, const N: usize>(
+        &self,
+        first: usize,
+        x: &Rounded<'_>,
+        picked: &[u32; N],
+        out: &mut [[f32; BAND]; N],
+    ) where
+        T: Tile<S>,
+    {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut at = [std::ptr::null(); N];
+            let mut sums = [S::splat(0.0); N];
+            for i in 0..N {
+                at[i] = x.groups.as_ptr().add(picked[i] as usize * x.width + self.first);
+                sums[i] = S::load(out[i][first..].as_ptr());
+            }
+            for (g, tile) in self.tiles.iter().enumerate() {
+                let scale = scale::<S, SCALED>(self.scales, g, first);
+                step::<S, T, SCALED, N>(tile, scale, &mut at, &mut sums);
+            }
+            for i in 0..N {
+                S::store(out[i][first..].as_mut_ptr(), sums[i]);
+            }
+        }
+    }
+}
+
+/// Scales of group `g` for the weight rows from `first` on.
+#[inline(always)]
+unsafe fn scale<S: Simd, const SCALED: bool>(scales: &[[f32; BAND]], g: usize, first: usize) -> S::Floats {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut places = [0; N];
-        let mut sums = [S::splat(0.0); N];
-        for i in 0..N {
-            places[i] = group + picked[i] as usize;
-            sums[i] = S::load(out[i][first..].as_ptr());
-        }
-        step::<S, T, SCALED, N>(tile, scale, x, places, &mut sums);
-        for i in 0..N {
-            S::store(out[i][first..].as_mut_ptr(), sums[i]);
+        match SCALED {
+            true => S::load(scales.get_unchecked(g)[first..].as_ptr()),
+            false => S::splat(1.0),
         }
     }
 }
 
-/// Adds one group's products to `sums`; `places` are its groups among those of the activations.
+/// Adds one group's products to `sums`, and goes on to the next group of the activations.
 #[inline(always)]
 unsafe fn step<S: Simd, T: Tile<S>, const SCALED: bool, const N: usize>(
     tile: &T,
     scale: S::Floats,
-    x: &Rounded<'_>,
-    places: [usize; N],
+    at: &mut [*const Group; N],
     sums: &mut [S::Floats; N],
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut quants = [std::ptr::null(); N];
-        let mut biases = [0; N];
+        let dots = tile.dots(*at);
         for i in 0..N {
-            quants[i] = x.quants.as_ptr().add(places[i]).cast();
-            biases[i] = *x.biases.get_unchecked(places[i]);
-        }
-        let dots = tile.dots(quants, biases);
-        for i in 0..N {
-            let x_scale = S::splat(*x.scales.get_unchecked(places[i]));
+            let x_scale = S::splat((*at[i]).scale);
             let factor = if SCALED { S::mul(scale, x_scale) } else { x_scale };
             sums[i] = S::fma(factor, dots[i], sums[i]);
+            at[i] = at[i].wrapping_add(1);
         }
     }
 }
@@ -275,14 +301,14 @@ unsafe fn step<S: Simd, T: Tile<S>, const SCALED: bool, const N: usize>(
 pub(super) unsafe fn peak<S: Simd, T: Tile<S>>(rounds: usize) -> f64 {
     const X: usize = 4;
     let weights = [[0x57u8; GROUP]; BAND];
-    let x = [[3i8; GROUP]; X];
+    let x = [Group { quants: [3; GROUP], ..Group::default() }; X];
     // SAFETY: rows and activations are whole groups.
     unsafe {
         let tile = T::load(&weights.each_ref().map(|row| row.as_ptr()), 0);
         let mut sums = [S::splat(0.0); X];
         for _ in 0..rounds {
-            let x = std::hint::black_box(&x).each_ref().map(|row| row.as_ptr());
-            for (sum, dots) in sums.iter_mut().zip(tile.dots(x, [0; X])) {
+            let x = std::hint::black_box(&x).each_ref().map(std::ptr::from_ref);
+            for (sum, dots) in sums.iter_mut().zip(tile.dots(x)) {
                 *sum = S::add(*sum, dots);
             }
         }

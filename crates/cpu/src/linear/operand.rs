@@ -1,6 +1,6 @@
 //! Activation rows rounded for the integer kernels.
 
-use crate::kernel::{Columns, GROUP, Isa, Rounded};
+use crate::kernel::{Columns, GROUP, Group, Isa, Rounded};
 use crate::pool::Pool;
 
 /// Activations of a group below this magnitude count as zero: their scale could not be inverted.
@@ -15,9 +15,8 @@ const TASK: usize = 1 << 14;
 #[derive(Debug)]
 pub(crate) struct Quantised {
     rows: usize,
-    quants: Vec<[i8; GROUP]>,
-    scales: Vec<f32>,
-    biases: Vec<i32>,
+    width: usize,
+    groups: Vec<Group>,
 }
 
 /// Rows of a matrix `[_, cols]`.
@@ -59,36 +58,14 @@ impl Quantised {
         columns: Columns,
         factors: Option<&[f32]>,
     ) -> Self {
-        let (rows, groups) = (x.len(), x.cols.div_ceil(GROUP));
-        let mut new = Quantised {
-            rows,
-            quants: vec![[0; GROUP]; rows * groups],
-            scales: vec![0.0; rows * groups],
-            biases: vec![0; rows * groups],
-        };
-        if rows == 0 {
-            return new;
-        }
-        let step = (TASK / (rows * GROUP)).max(1);
-        let parts = new
-            .quants
-            .chunks_mut(step * rows)
-            .zip(new.scales.chunks_mut(step * rows))
-            .zip(new.biases.chunks_mut(step * rows))
-            .enumerate();
-        pool.for_each(parts.collect(), |(task, ((quants, scales), biases))| {
-            for row in 0..rows {
-                isa.run(|| {
-                    let values = x.row(row);
-                    let places = (row..quants.len()).step_by(rows);
-                    for (g, place) in (task * step..).zip(places) {
-                        let group = round(values, g, factors);
-                        quants[place] = ordered(columns, &group.quants);
-                        scales[place] = group.scale;
-                        biases[place] = columns.bias() * group.sum;
-                    }
-                });
-            }
+        let (rows, width) = (x.len(), x.cols.div_ceil(GROUP));
+        let mut new = Quantised { rows, width, groups: vec![Group::default(); rows * width] };
+        pool.for_chunks(&mut new.groups, TASK / GROUP, |task, groups| {
+            isa.run(|| {
+                for (at, group) in (task * (TASK / GROUP)..).zip(groups) {
+                    *group = round(x.row(at / width), at % width, factors, columns);
+                }
+            });
         });
         new
     }
@@ -100,20 +77,13 @@ impl Quantised {
 
     /// As a kernel takes them.
     pub(crate) fn rounded(&self) -> Rounded<'_> {
-        Rounded { rows: self.rows, quants: &self.quants, scales: &self.scales, biases: &self.biases }
+        Rounded { width: self.width, groups: &self.groups }
     }
-}
-
-/// One rounded group, columns in natural order.
-struct Group {
-    quants: [i8; GROUP],
-    scale: f32,
-    sum: i32,
 }
 
 /// Rounds group `g` of a row; columns past its end are zero.
 #[inline(always)]
-fn round(row: &[f32], g: usize, factors: Option<&[f32]>) -> Group {
+fn round(row: &[f32], g: usize, factors: Option<&[f32]>, order: Columns) -> Group {
     let columns = g * GROUP..row.len().min((g + 1) * GROUP);
     let mut values = [0.0; GROUP];
     match row[columns.clone()].first_chunk() {
@@ -133,7 +103,8 @@ fn round(row: &[f32], g: usize, factors: Option<&[f32]>) -> Group {
     // The low bits are the integer; where there is none (NaN), any byte.
     let quants: [i8; GROUP] =
         std::array::from_fn(|i| (values[i] * inverse + SHIFT).to_bits().wrapping_sub(SHIFT.to_bits()) as i8);
-    Group { quants, scale, sum: quants.iter().map(|q| i32::from(*q)).sum() }
+    let sum: i32 = quants.iter().map(|q| i32::from(*q)).sum();
+    Group { quants: ordered(order, &quants), scale, bias: order.bias() * sum }
 }
 
 #[inline(always)]
