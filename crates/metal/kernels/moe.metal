@@ -1,4 +1,20 @@
-// Between the products of the experts.
+// Around the products of the experts.
+
+struct Gather {
+    uint width;
+};
+
+// Row r of y is row index[r] of x, [..][width] both.
+// Grid: (width / 64, rows); 64 threads.
+kernel void gather(constant Gather& p [[buffer(0)]],
+                   device const float* x [[buffer(1)]],
+                   device const uint* index [[buffer(2)]],
+                   device float* y [[buffer(3)]],
+                   uint2 group [[threadgroup_position_in_grid]],
+                   uint t [[thread_index_in_threadgroup]]) {
+    uint c = group.x * 64 + t, r = group.y;
+    if (c < p.width) y[(ulong)r * p.width + c] = x[(ulong)index[r] * p.width + c];
+}
 
 struct Elements {
     uint count;

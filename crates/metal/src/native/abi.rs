@@ -29,6 +29,8 @@ kernel_struct!(/// Grid of an indirect dispatch.
 Groups { x: u32, y: u32, z: u32 });
 kernel_struct!(/// `norm`.
 Norm { width: u32, eps: f32, add: u32 });
+kernel_struct!(/// `gather`.
+Gather { width: u32 });
 kernel_struct!(/// `silu_up`.
 Elements { count: u32 });
 kernel_struct!(/// `combine`.

@@ -109,6 +109,15 @@ impl MetalExecutor {
         self.engine.views.expert_bytes()
     }
 
+    /// How often a sequence's state was given to the device as a whole since the sequence was opened: by an import or
+    /// from a snapshot, and so after every failed commit before the next one. Passes and rewinds work on what is there.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSequence`], [`Error::LostSequence`]: a lost state has no epoch.
+    pub fn epoch(&self, seq: SeqId) -> Result<u64> {
+        Ok(self.sequences.get(seq)?.state.epoch())
+    }
+
     /// Bytes that the device can keep wired at a time, as the system recommends.
     pub fn working_set(&self) -> u64 {
         self.engine.device.working_set()

@@ -7,8 +7,8 @@ use shamrock_model::routing::{coreset, route, softmax_rows};
 use shamrock_model::{Part, Result};
 
 use super::abi;
-use super::device::{Buffer, Grid};
-use super::kernel::Kernel;
+use super::device::{At, Buffer, Grid};
+use super::kernel::{Kernel, Rows};
 use super::lru::Found;
 use super::pass::Pass;
 use super::views::{Expert, View};
@@ -137,6 +137,9 @@ impl Pass<'_> {
             Routed::Device => rows * self.config.moe.top_k, // at most: what is beyond is not read again
         };
 
+        if let Routed::Host(experts) = routed {
+            self.gather(experts)?;
+        }
         self.work.stage("gate|up")?;
         self.panels(layer, routed, Which::Gate)?;
         self.panels(layer, routed, Which::Up)?;
@@ -179,15 +182,46 @@ impl Pass<'_> {
         Ok(())
     }
 
+    /// Lays the rows of wide panels side by side, where the products of gate and up read them once for every tile of
+    /// outputs. What these experts return takes their place.
+    fn gather(&mut self, experts: &[(u32, Range<usize>)]) -> Result<()> {
+        let (space, width) = (&*self.space, self.config.hidden_size);
+        let mut wide = experts.iter().map(|(_, pairs)| pairs).filter(|pairs| is_wide(pairs)).peekable();
+        if wide.peek().is_none() {
+            return Ok(());
+        }
+        self.work.stage("gather")?;
+        let arguments = abi::Gather { width: width as u32 };
+        for pairs in wide {
+            let to = space.routed.at(pairs.start * width * 4);
+            let buffers = [(&space.normed).into(), space.pair_rows.at(pairs.start * 4), to];
+            let grid = Grid::new((width.div_ceil(64), pairs.len(), 1), 64);
+            self.work.dispatch(Kernel::Gather, grid, &arguments, &buffers)?;
+        }
+        self.work.barrier();
+        Ok(())
+    }
+
     /// Products of every chosen expert's rows with one of its matrices.
     fn panels(&mut self, layer: usize, routed: &Routed, which: Which) -> Result<()> {
         let Routed::Host(experts) = routed else { return self.chosen_panels(layer, which) };
-        let (x, index, y) = which.operands(self.space);
+        let space = &*self.space;
+        let (x, index, y) = which.operands(space);
         for (expert, pairs) in experts {
             let matrix = which.of(self.views.expert(layer, *expert)?);
-            let (index, y) = (index.at(pairs.start * 4), y.at(pairs.start * matrix.rows * 4));
-            self.work.gemm(matrix, x, index, y, pairs.len())?;
+            let (x, index): (At<'_>, At<'_>) = if which != Which::Down && is_wide(pairs) {
+                (space.routed.at(pairs.start * matrix.cols * 4), (&space.identity).into())
+            } else {
+                (x.into(), index.at(pairs.start * 4))
+            };
+            self.work.gemm(matrix, x, index, y.at(pairs.start * matrix.rows * 4), pairs.len())?;
         }
         Ok(())
     }
+}
+
+/// Whether a panel's products are made in wide tiles. Others have few rows, for which gathering would only be one more
+/// dispatch.
+fn is_wide(pairs: &Range<usize>) -> bool {
+    Rows::of(pairs.len()) == Rows::Many
 }

@@ -119,6 +119,7 @@ pub(crate) enum Kernel {
     RouteChoose,
     RoutePanels,
     Norm,
+    Gather,
     SiluUp,
     Combine,
     AttentionPrepare(KvPrecision),
@@ -149,6 +150,7 @@ impl Kernel {
         let gemms = products(encodings, precision).map(Kernel::Gemm);
         let others = [
             Kernel::Norm,
+            Kernel::Gather,
             Kernel::SiluUp,
             Kernel::Combine,
             Kernel::AttentionPrepare(kv),
@@ -190,6 +192,7 @@ impl Kernel {
             Kernel::RouteChoose => "route_choose".into(),
             Kernel::RoutePanels => "route_panels".into(),
             Kernel::Norm => "norm".into(),
+            Kernel::Gather => "gather".into(),
             Kernel::SiluUp => "silu_up".into(),
             Kernel::Combine => "combine".into(),
             Kernel::AttentionPrepare(p) => format!("attention_prepare_{}", kv(p)),

@@ -28,6 +28,8 @@ pub(crate) struct DeviceState {
     pub(crate) layers: Vec<LayerBuffers>,
     kv: KvPrecision,
     kv_rows: usize,
+    /// How often it was given to the device as a whole.
+    epoch: u64,
 }
 
 /// What cuts a rewindable commit back.
@@ -76,7 +78,12 @@ impl DeviceState {
             })
         };
         let layers = config.layers.iter().map(layer).collect::<Result<_>>()?;
-        Ok(DeviceState { layers, kv, kv_rows: 0 })
+        Ok(DeviceState { layers, kv, kv_rows: 0, epoch: 0 })
+    }
+
+    /// How often it was overwritten as a whole, by a host state or a snapshot.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     fn plane_bytes(&self, config: &Config, rows: usize) -> usize {
@@ -136,6 +143,7 @@ impl DeviceState {
                 _ => unreachable!("states of one model"),
             }
         }
+        self.epoch += 1;
         Ok(())
     }
 
@@ -249,6 +257,7 @@ impl DeviceState {
                 _ => unreachable!("the state's shape was checked"),
             }
         }
+        self.epoch += 1;
         Ok(())
     }
 }

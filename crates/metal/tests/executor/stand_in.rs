@@ -123,13 +123,16 @@ fn a_failing_commit_loses_its_sequence(options: &MetalOptions) {
     let commit = Step::commit(seq, &[6, 7], Score::Logits { rows: &[1] });
     let company = Step::preview(other, &[310; 8], Score::None);
     let pass = executor.run(&[commit, company]).unwrap();
+    assert_eq!(executor.epoch(seq).unwrap(), 0, "all of it was made here");
     for n in 1..=pass.stats.waits as u32 {
         executor.import(seq, &state).unwrap();
+        assert_eq!(executor.epoch(seq).unwrap(), 2 * u64::from(n) - 1, "command buffer {n}");
         fake_metal_fail_in(n);
         assert!(failed(&executor.run(&[commit, company])), "command buffer {n}");
         assert!(matches!(executor.run(&[commit]), Err(Error::LostSequence(lost)) if lost == seq));
         assert!(matches!(executor.export(seq), Err(Error::LostSequence(_))));
-        assert_eq!(executor.export(other).unwrap(), others);
+        assert!(matches!(executor.epoch(seq), Err(Error::LostSequence(_))));
+        assert_eq!((executor.export(other).unwrap(), executor.epoch(other).unwrap()), (others.clone(), 0));
         executor.import(seq, &state).unwrap();
         assert_eq!(
             executor.run(&[commit, company]).unwrap().outputs,

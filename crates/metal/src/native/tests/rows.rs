@@ -1,4 +1,4 @@
-//! Kernels over rows: norms, activation, combination, copies.
+//! Kernels over rows: norms, gathering, activation, combination, copies.
 
 use super::super::abi;
 use super::super::device::Grid;
@@ -94,6 +94,29 @@ fn activations_and_combination() {
             })
             .collect();
         close("stream", h.read(0, rows * width), &want, 16.0 * U * 4.0);
+    });
+}
+
+#[test]
+fn rows_are_gathered_as_they_are() {
+    in_all_orders(|device| {
+        for (width, index) in [(1, vec![0u32]), (97, vec![4, 0, 4, 2]), (64, vec![1; 9]), (130, vec![])] {
+            let x = noise(width as u64, 5 * width);
+            let (from, rows) =
+                (device.filled(&x).unwrap(), device.filled(&[&index[..], &[0]].concat()).unwrap());
+            // A row more, to stay as it is.
+            let to = device.filled(&vec![9f32; (index.len() + 1) * width]).unwrap();
+            let mut work = device.work(false);
+            let arguments = abi::Gather { width: width as u32 };
+            let grid = Grid::new((width.div_ceil(64), index.len(), 1), 64);
+            let buffers = [(&from).into(), (&rows).into(), (&to).into()];
+            work.dispatch(Kernel::Gather, grid, &arguments, &buffers).unwrap();
+            work.wait().unwrap();
+            let mut want: Vec<f32> =
+                index.iter().flat_map(|&r| &x[r as usize * width..][..width]).copied().collect();
+            want.resize(want.len() + width, 9.0);
+            assert_eq!(to.read::<f32>(0, want.len()), want, "{width} {index:?}");
+        }
     });
 }
 
