@@ -81,7 +81,7 @@ def chat(client):
         client.chat.completions.create(model=MODEL, messages=SUM, modalities=["audio"])
         check("chat: refusal", False)
     except openai.BadRequestError as error:
-        check("chat: refusal", error.param == "modalities", error)
+        check("chat: refusal", (error.param, error.code) == ("modalities", "unsupported_value"), error)
     try:
         client.chat.completions.create(model="other", messages=SUM)
         check("chat: other model", False)

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use indicatif::HumanBytes;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use shamrock_testkit::fixture;
@@ -143,7 +144,13 @@ impl Client {
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_shamrock"));
-        command.args(args).env("XDG_DATA_HOME", self.home.path()).env("SHAMROCK_CONFIG", "/dev/null");
+        command.args(args);
+        self.at_home(command)
+    }
+
+    /// A command with nothing of the environment that `pull` heeds but what is this client's.
+    fn at_home(&self, mut command: Command) -> Command {
+        command.env("XDG_DATA_HOME", self.home.path()).env("SHAMROCK_CONFIG", "/dev/null");
         command.env("HF_ENDPOINT", &self.endpoint).env_remove("HF_TOKEN").env_remove("HF_TOKEN_PATH");
         // What these tests talk to is on this machine.
         for proxy in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
@@ -266,6 +273,32 @@ fn a_killed_pull_goes_on_where_it_was() {
     assert_eq!(names(&folder), ["m.cmf"]);
     assert_eq!(fs::read(folder.join("m.cmf")).unwrap(), model());
     assert_eq!(server.downloads().last().unwrap().start, Some(half));
+}
+
+/// On a terminal, which `script` of util-linux makes: a bar that says of which file how much has come.
+#[cfg(target_os = "linux")]
+#[test]
+fn progress_is_drawn() {
+    let bytes = model();
+    let (total, half) = (bytes.len() as u64, bytes.len() / 2);
+    let server = Server::start(move |request| match request.path.as_str() {
+        path if path.starts_with("/api/") => listing(&[("m.cmf", &bytes)]),
+        _ => Reply { cut: Some((half, Cut::Silence)), ..content(&bytes, request) },
+    });
+    let client = Client::of(&server);
+    let pull = format!("'{}' pull a/b", env!("CARGO_BIN_EXE_shamrock"));
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--return", "--command", &pull, "/dev/null"]).env("TERM", "xterm");
+    let mut child = Killed(client.at_home(script).spawn().unwrap());
+    let want = format!("{}/{}", HumanBytes(half as u64), HumanBytes(total));
+    let (mut drawn, mut piece) = (String::new(), [0; 4096]);
+    let mut terminal = child.0.stdout.take().unwrap();
+    while !drawn.contains(&want) {
+        let read = terminal.read(&mut piece).unwrap();
+        assert!(read > 0, "{want} was not drawn: {drawn:?}");
+        drawn.push_str(&String::from_utf8_lossy(&piece[..read]));
+    }
+    assert!(drawn.contains("m.cmf"), "{drawn:?}");
 }
 
 struct Killed(Child);
