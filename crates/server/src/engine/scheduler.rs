@@ -15,6 +15,9 @@ use crate::engine::queue::{Queue, Queued, Work};
 use crate::engine::{EngineOptions, Listener, Request};
 use crate::metrics::Metrics;
 
+/// Most rows of a pass that only prepares: who comes meanwhile waits for it.
+const PREPARED_ROWS: usize = 64;
+
 pub(super) struct Scheduler {
     executor: Box<dyn Executor>,
     queue: Arc<Queue>,
@@ -113,7 +116,8 @@ impl Scheduler {
         let mut session = Session::with_options(SessionOptions { checkpoints: 0 });
         self.adopt(&mut session, ids, mode);
         let held = session.committed().len();
-        let options = Options { max_tokens: 0, chunk_rows: Some(self.chunk_rows()), ..Options::new(mode) };
+        let rows = self.chunk_rows().min(PREPARED_ROWS);
+        let options = Options { max_tokens: 0, chunk_rows: Some(rows), ..Options::new(mode) };
         let mut commit = || -> Result<(), Error> {
             let executor = &mut *self.executor;
             let mut generation = session.start(executor, ids, &options)?;
