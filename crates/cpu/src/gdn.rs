@@ -215,12 +215,26 @@ impl<'a> Gate<'a> {
         let (dv, width) = (self.g.value_dim, self.g.value_width());
         for (row, read) in (first..).zip(read.chunks_exact(dv)) {
             let (out, z) = (stripe.row(row), &self.z[row * width + head * dv..][..dv]);
-            isa.run(|| {
-                let scale = inverse_rms(read, self.eps);
-                for (((out, v), z), w) in out.iter_mut().zip(read).zip(z).zip(self.norm) {
-                    *out = v * (scale * w) * silu(*z);
-                }
-            });
+            isa.run_long(GatedNorm { read, norm: self.norm, eps: self.eps, z, out });
+        }
+    }
+}
+
+/// `read / rms(read) ⊙ norm ⊙ silu(z)` of one head.
+struct GatedNorm<'a> {
+    read: &'a [f32],
+    norm: &'a [f32],
+    eps: f32,
+    z: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Loops for GatedNorm<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let scale = inverse_rms(self.read, self.eps);
+        for (((out, v), z), w) in self.out.iter_mut().zip(self.read).zip(self.z).zip(self.norm) {
+            *out = v * (scale * w) * silu(*z);
         }
     }
 }

@@ -54,11 +54,13 @@ pub(crate) fn score(
         let ids = task * IDS..vocab.min((task + 1) * IDS);
         let mut logits = vec![0.0; source.rows().min(ROW_BLOCK) * ids.len()];
         let mut products = vec![[0.0; BAND]; source.rows().min(ROW_BLOCK)];
+        source.prefetch(ids.start);
         for first in (0..source.rows()).step_by(ROW_BLOCK) {
             let rows = first..source.rows().min(first + ROW_BLOCK);
             for at in (0..ids.len()).step_by(BAND) {
                 let products = &mut products[..rows.len()];
-                source.band(linear.isa(), ids.start + at, rows.clone(), scratch, products)?;
+                let next = if at + BAND < ids.len() { source.weights(ids.start + at + BAND) } else { &[] };
+                source.band(linear.isa(), ids.start + at, rows.clone(), scratch, next, products)?;
                 for (logits, products) in logits.chunks_exact_mut(ids.len()).zip(products) {
                     for (logit, product) in logits[at..].iter_mut().zip(products) {
                         *logit = *product;

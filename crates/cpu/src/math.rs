@@ -5,7 +5,7 @@
 
 pub(crate) use shamrock_model::math::{add_scaled, dot, exp, inverse_rms, l2_unit, softplus};
 
-use crate::kernel::Isa;
+use crate::kernel::{Isa, Loops};
 use crate::pool::Pool;
 
 /// 1.5 · 2²³: adding it leaves the integer nearest to a small number in the low bits.
@@ -19,15 +19,28 @@ pub(crate) fn norm_1p(isa: Isa, pool: &Pool, x: &[f32], w: &[f32], eps: f32) -> 
     pool.for_chunks(&mut out, ROWS_PER_TASK * w.len(), |task, out| {
         let x = x[task * ROWS_PER_TASK * w.len()..].chunks_exact(w.len());
         for (out, x) in out.chunks_exact_mut(w.len()).zip(x) {
-            isa.run(|| {
-                let scale = inverse_rms(x, eps);
-                for ((o, v), w) in out.iter_mut().zip(x).zip(w) {
-                    *o = v * (scale * (1.0 + w));
-                }
-            });
+            isa.run_long(Norm { x, w, eps, out });
         }
     });
     out
+}
+
+/// [`norm_1p`] of one row.
+struct Norm<'a> {
+    x: &'a [f32],
+    w: &'a [f32],
+    eps: f32,
+    out: &'a mut [f32],
+}
+
+impl Loops for Norm<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let scale = inverse_rms(self.x, self.eps);
+        for ((o, v), w) in self.out.iter_mut().zip(self.x).zip(self.w) {
+            *o = v * (scale * (1.0 + w));
+        }
+    }
 }
 
 /// The same for one short row in place.

@@ -121,11 +121,11 @@ pub(crate) fn experts(
     let down = linear.prepare(&products)?;
     linear.tasks(Stripe::split(hidden, width, COLUMNS), |scratch, mut stripe| {
         let mut sums = vec![0.0; y.len() / width * stripe.columns()];
+        down[0].prefetch(stripe.first());
         for (i, (branch, source)) in branches.iter().zip(&down).enumerate() {
-            if let Some(next) = down.get(i + 1) {
-                next.prefetch(stripe.first());
-            }
-            add_branch(linear, scratch, branch, source, stripe.first(), stripe.columns(), &mut sums)?;
+            let next = down.get(i + 1).map_or(&[][..], |next| next.weights(stripe.first()));
+            let columns = stripe.first()..stripe.first() + stripe.columns();
+            add_branch(linear, scratch, branch, source, columns, next, &mut sums)?;
         }
         for (row, sums) in sums.chunks_exact(stripe.columns()).enumerate() {
             for (hidden, sum) in stripe.row(row).iter_mut().zip(sums) {
@@ -151,15 +151,16 @@ fn inner(linear: &Linear<'_>, y: &[f32], branches: &[Branch<'_>]) -> Result<Vec<
     }
     linear.tasks(tasks, |scratch, ([gate, up], mut stripe)| {
         gate.prefetch(stripe.first());
-        up.prefetch(stripe.first());
         let mut products = vec![[0.0; BAND]; 2 * gate.rows().min(ROW_BLOCK)];
         for first in (0..gate.rows()).step_by(ROW_BLOCK) {
             let rows = first..gate.rows().min(first + ROW_BLOCK);
             let (gates, ups) = products[..2 * rows.len()].split_at_mut(rows.len());
             for at in (0..stripe.columns()).step_by(BAND) {
-                gate.band(linear.isa(), stripe.first() + at, rows.clone(), scratch, gates)?;
-                up.band(linear.isa(), stripe.first() + at, rows.clone(), scratch, ups)?;
                 let columns = at..stripe.columns().min(at + BAND);
+                let band = stripe.first() + at;
+                let next = if columns.end < stripe.columns() { gate.weights(band + BAND) } else { &[] };
+                gate.band(linear.isa(), band, rows.clone(), scratch, up.weights(band), gates)?;
+                up.band(linear.isa(), band, rows.clone(), scratch, next, ups)?;
                 for ((row, gate), up) in rows.clone().zip(gates.iter()).zip(ups.iter()) {
                     let mut values = [0.0; BAND];
                     linear.isa().run(|| {
@@ -176,25 +177,26 @@ fn inner(linear: &Linear<'_>, y: &[f32], branches: &[Branch<'_>]) -> Result<Vec<
     Ok(inner)
 }
 
-/// Adds some columns of a branch's weighted output to `sums` `[rows of the pass, columns]`.
+/// Adds some columns of a branch's weighted output to `sums` `[rows of the pass, columns]`. `next` is read afterwards.
 fn add_branch(
     linear: &Linear<'_>,
     scratch: &mut Scratch,
     branch: &Branch<'_>,
     down: &Source<'_>,
-    first: usize,
-    columns: usize,
+    columns: Range<usize>,
+    next: &[u8],
     sums: &mut [f32],
 ) -> Result<()> {
     let mut products = [[0.0; BAND]; ROW_BLOCK];
     for start in (0..down.rows()).step_by(ROW_BLOCK) {
         let rows = start..down.rows().min(start + ROW_BLOCK);
-        for at in (0..columns).step_by(BAND) {
+        for band in columns.clone().step_by(BAND) {
             let products = &mut products[..rows.len()];
-            down.band(linear.isa(), first + at, rows.clone(), scratch, products)?;
+            let next = if band + BAND < columns.end { down.weights(band + BAND) } else { next };
+            down.band(linear.isa(), band, rows.clone(), scratch, next, products)?;
             for (i, products) in rows.clone().zip(products) {
                 let row = branch.rows.map_or(i, |rows| rows[i] as usize);
-                let sums = &mut sums[row * columns..(row + 1) * columns][at..];
+                let sums = &mut sums[row * columns.len()..(row + 1) * columns.len()][band - columns.start..];
                 for (sum, product) in sums.iter_mut().zip(products) {
                     *sum += branch.weights[i] * *product;
                 }

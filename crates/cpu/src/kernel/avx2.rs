@@ -39,12 +39,6 @@ impl Simd for Avx2 {
         // SAFETY: as above.
         unsafe { totals(values) }
     }
-
-    #[inline(always)]
-    unsafe fn prefetch(at: *const u8) {
-        // SAFETY: any address may be prefetched.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
-    }
 }
 
 /// Sums over the lanes of each: of neighbours, of the pairs, and of both halves.

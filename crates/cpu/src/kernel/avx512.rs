@@ -42,12 +42,6 @@ impl Simd for Avx512 {
             avx2::totals(halves)
         }
     }
-
-    #[inline(always)]
-    unsafe fn prefetch(at: *const u8) {
-        // SAFETY: any address may be prefetched.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
-    }
 }
 
 /// Unsigned weights; `BYTES` of a group in the file.

@@ -49,19 +49,17 @@ pub const NIBBLES: usize = GROUP / 2;
 pub const BAND: usize = 16;
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// How far ahead of itself a kernel asks for a row's bytes: longer than memory takes to answer, and short
-/// enough that they are in first-level cache still when they are read.
-pub(crate) const AHEAD: usize = 4 * LINE;
 
-/// Asks for the cache lines of `bytes`, which will be read soon.
+/// Asks for the cache lines of `bytes`, which will be read soon. A long run in order wakes the processor's own
+/// prefetcher, which has more requests on their way than a core by itself.
 pub(crate) fn prefetch(bytes: &[u8]) {
     for line in bytes.chunks(LINE) {
         let at = line.as_ptr();
         #[cfg(target_arch = "x86_64")]
         // SAFETY: every x86-64 processor has it, and any address may be prefetched.
         unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(at.cast());
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T1>(at.cast());
         }
         #[cfg(target_arch = "aarch64")]
         // SAFETY: any address may be prefetched.
@@ -132,8 +130,8 @@ pub struct Band<'a> {
     pub rows: [&'a [u8]; BAND],
     /// Bytes from a group to the next.
     pub stride: usize,
-    /// Bytes from here to where the rows after this band lie, or 0: a hint.
-    pub ahead: usize,
+    /// What will be read after this band, to be asked for meanwhile: a hint.
+    pub next: &'a [u8],
 }
 
 impl Band<'_> {

@@ -7,9 +7,9 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::{Group, NIBBLES};
 use super::entry::{float_loops, integer_products, vector_operations};
 use super::shape::{Simd, Tile};
+use super::{Group, NIBBLES};
 
 /// NEON.
 #[derive(Clone, Copy)]
@@ -39,12 +39,6 @@ impl Simd for Neon {
         // SAFETY: as above.
         unsafe { totals(values) }
     }
-
-    #[inline(always)]
-    unsafe fn prefetch(at: *const u8) {
-        // SAFETY: any address may be prefetched.
-        unsafe { prefetch(at) }
-    }
 }
 
 /// Sums over the lanes of each: of neighbours, then of the pairs.
@@ -67,7 +61,7 @@ pub(super) unsafe fn totals([a, b, c, d]: [float32x4_t; 4]) -> [f32; 4] {
 #[inline(always)]
 pub(super) unsafe fn prefetch(at: *const u8) {
     // SAFETY: a prefetch reads nothing that the program sees.
-    unsafe { asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, readonly, preserves_flags)) }
+    unsafe { asm!("prfm pldl2keep, [{at}]", at = in(reg) at, options(nostack, readonly, preserves_flags)) }
 }
 
 /// Signed weights; `BYTES` of a group in the file.

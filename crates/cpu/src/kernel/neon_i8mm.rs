@@ -8,10 +8,10 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::{Group, NIBBLES};
 use super::entry::{integer_products, vector_operations};
-use super::neon::{prefetch, totals};
+use super::neon::totals;
 use super::shape::{Simd, Tile};
+use super::{Group, NIBBLES};
 
 /// NEON in vectors of eight.
 #[derive(Clone, Copy)]
@@ -79,12 +79,6 @@ impl Simd for Eight {
     unsafe fn totals(values: [float32x4x2_t; 4]) -> [f32; 4] {
         // SAFETY: as above.
         unsafe { totals(values.map(|value| vaddq_f32(value.0, value.1))) }
-    }
-
-    #[inline(always)]
-    unsafe fn prefetch(at: *const u8) {
-        // SAFETY: any address may be prefetched.
-        unsafe { prefetch(at) }
     }
 }
 

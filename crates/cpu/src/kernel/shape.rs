@@ -3,7 +3,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::{AHEAD, BAND, Band, GROUP, Group, LINE, NIBBLES, Rounded};
+use super::{BAND, Band, GROUP, Group, LINE, NIBBLES, Rounded, prefetch};
 
 /// What the loops need of an instruction set. Everything is inlined into functions that enable it.
 ///
@@ -25,8 +25,6 @@ pub(super) trait Simd: Copy {
     unsafe fn fma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// Sums over the lanes of each, all in one order.
     unsafe fn totals(values: [Self::Floats; 4]) -> [f32; 4];
-    /// Asks for the cache line at `at`, which need not be valid.
-    unsafe fn prefetch(at: *const u8);
 }
 
 /// One group of [`Simd::ROWS`] weight rows in registers, turned so that a vector holds four columns
@@ -58,7 +56,8 @@ pub(super) unsafe fn nibbles<S: Simd, T: Tile<S>>(
     out: &mut [[f32; BAND]],
 ) {
     const { assert!(T::BYTES == NIBBLES) };
-    let band = Groups { rows: w.rows.map(<[u8]>::as_ptr), w, count: scales.len(), first: 0 };
+    let rows = w.rows.map(<[u8]>::as_ptr);
+    let band = Groups { rows, stride: w.stride, count: scales.len(), first: 0, next: w.next };
     // SAFETY: the caller's promise.
     unsafe { all::<S, T, true>(&band, scales, x, picked, out) }
 }
@@ -77,7 +76,8 @@ pub(super) unsafe fn bytes<S: Simd, T: Tile<S>>(
     out: &mut [[f32; BAND]],
 ) {
     const { assert!(T::BYTES == GROUP) };
-    let band = Groups { rows: w.rows.map(<[u8]>::as_ptr), w, count: cols / GROUP, first: 0 };
+    let rows = w.rows.map(<[u8]>::as_ptr);
+    let band = Groups { rows, stride: w.stride, count: cols / GROUP, first: 0, next: w.next };
     // SAFETY: the caller's promise.
     unsafe { all::<S, T, false>(&band, &[], x, picked, out) };
     if !cols.is_multiple_of(GROUP) {
@@ -88,7 +88,7 @@ pub(super) unsafe fn bytes<S: Simd, T: Tile<S>>(
             to[..rest.len()].copy_from_slice(rest);
         }
         let rows = padded.each_ref().map(|row| row.as_ptr());
-        let band = Groups { rows, w: &Band { ahead: 0, ..*w }, count: 1, first: band.count };
+        let band = Groups { rows, stride: GROUP, count: 1, first: band.count, next: &[] };
         for first in (0..BAND).step_by(S::ROWS) {
             // SAFETY: the caller's promise; a padded row is a whole group.
             unsafe { many::<S, T, false>(&band, &[], first, x, picked, out) };
@@ -104,9 +104,26 @@ pub(super) unsafe fn bytes<S: Simd, T: Tile<S>>(
 /// Groups of a band, the first of which is group `first` of the activations.
 struct Groups<'a> {
     rows: [*const u8; BAND],
-    w: &'a Band<'a>,
+    stride: usize,
     count: usize,
     first: usize,
+    /// As for [`Band`].
+    next: &'a [u8],
+}
+
+impl Groups<'_> {
+    /// Group `g` of the weight rows from `first` on. Asks for its share of what is read next: weights come from
+    /// memory, and in order, while the loads of a tile go to many places at once.
+    #[inline(always)]
+    unsafe fn tile<S: Simd, T: Tile<S>>(&self, first: usize, g: usize) -> T {
+        let share = self.next.len().div_ceil(LINE * self.count * (BAND / S::ROWS)) * LINE;
+        let from = (first / S::ROWS * self.count + g) * share;
+        if let Some(rest) = self.next.get(from..) {
+            prefetch(&rest[..rest.len().min(share)]);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { T::load(&self.rows[first..first + S::ROWS], g * self.stride) }
+    }
 }
 
 #[inline(always)]
@@ -135,21 +152,6 @@ unsafe fn all<S: Simd, T: Tile<S>, const SCALED: bool>(
     }
 }
 
-/// Asks for what `rows` will read some groups after group `g`; past their end for the rows after the band.
-/// Weights come from memory, in many short runs side by side that the processor does not foresee.
-#[inline(always)]
-unsafe fn ask_ahead<S: Simd, T: Tile<S>>(band: &Groups<'_>, rows: &[*const u8], g: usize) {
-    if band.w.ahead == 0 || !g.is_multiple_of(LINE / T::BYTES) {
-        return;
-    }
-    let (to, len) = (g * band.w.stride + AHEAD, band.count * band.w.stride);
-    let to = if to < len { to } else { to - len + band.w.ahead };
-    for row in rows {
-        // SAFETY: the caller has the instruction set; the address need not be valid.
-        unsafe { S::prefetch(row.wrapping_add(to)) };
-    }
-}
-
 /// Up to four activation rows, which meet each tile as it is loaded.
 #[inline(always)]
 unsafe fn few<S: Simd, T: Tile<S>, const SCALED: bool, const N: usize>(
@@ -162,15 +164,13 @@ unsafe fn few<S: Simd, T: Tile<S>, const SCALED: bool, const N: usize>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let rows = &band.rows[first..first + S::ROWS];
         let mut at = [std::ptr::null(); N];
         for (at, &row) in at.iter_mut().zip(picked) {
             *at = x.groups.as_ptr().add(row as usize * x.width + band.first);
         }
         let mut sums = [S::splat(0.0); N];
         for g in 0..band.count {
-            ask_ahead::<S, T>(band, rows, g);
-            let tile = T::load(rows, g * band.w.stride);
+            let tile = band.tile::<S, T>(first, g);
             step::<S, T, SCALED, N>(&tile, scale::<S, SCALED>(scales, g, first), &mut at, &mut sums);
         }
         for (out, sum) in out.iter_mut().zip(sums) {
@@ -194,15 +194,13 @@ unsafe fn many<S: Simd, T: Tile<S>, const SCALED: bool>(
 ) {
     // SAFETY: the caller's promise; tiles are read after they were written.
     unsafe {
-        let rows = &band.rows[first..first + S::ROWS];
         let mut kept = [const { MaybeUninit::<T>::uninit() }; KEPT];
         for start in (0..band.count).step_by(KEPT) {
             let count = KEPT.min(band.count - start);
             for (g, tile) in (start..).zip(&mut kept[..count]) {
-                ask_ahead::<S, T>(band, rows, g);
-                tile.write(T::load(rows, g * band.w.stride));
+                tile.write(band.tile::<S, T>(first, g));
             }
-            let tiles = kept[..count].assume_init_ref();
+            let tiles = std::slice::from_raw_parts(kept.as_ptr().cast::<T>(), count);
             let part = Part { first: band.first + start, tiles, scales: scales.get(start..).unwrap_or(&[]) };
             let (eights, out_eights) = (picked.as_chunks::<8>(), out.as_chunks_mut::<8>());
             for (picked, out) in eights.0.iter().zip(out_eights.0) {

@@ -144,12 +144,18 @@ impl<'a> Linear<'a> {
         }
         self.tasks(tasks, |scratch, (source, mut stripe)| {
             let mut products = vec![[0.0; BAND]; source.rows().min(ROW_BLOCK)];
+            source.prefetch(stripe.first());
             for first in (0..source.rows()).step_by(ROW_BLOCK) {
                 let rows = first..source.rows().min(first + ROW_BLOCK);
                 for at in (0..stripe.columns()).step_by(BAND) {
                     let products = &mut products[..rows.len()];
-                    source.band(self.isa, stripe.first() + at, rows.clone(), scratch, products)?;
                     let columns = at..stripe.columns().min(at + BAND);
+                    let next = if columns.end < stripe.columns() {
+                        source.weights(stripe.first() + columns.end)
+                    } else {
+                        &[]
+                    };
+                    source.band(self.isa, stripe.first() + at, rows.clone(), scratch, next, products)?;
                     for (row, products) in rows.clone().zip(products) {
                         stripe.row(row)[columns.clone()].copy_from_slice(&products[..columns.len()]);
                     }
@@ -302,7 +308,7 @@ pub fn product(isa: Isa, operands: Operands<'_>) -> Result<Vec<f32>> {
     let mut products = vec![[0.0; BAND]; n];
     let mut scratch = Scratch::default();
     for first in (0..rows).step_by(BAND) {
-        source.band(isa, first, 0..n, &mut scratch, &mut products)?;
+        source.band(isa, first, 0..n, &mut scratch, source.weights(first + BAND), &mut products)?;
         let columns = first..rows.min(first + BAND);
         for (out, products) in out.chunks_exact_mut(rows).zip(&products) {
             out[columns.clone()].copy_from_slice(&products[..columns.len()]);

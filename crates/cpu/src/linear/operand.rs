@@ -1,6 +1,6 @@
 //! Activation rows rounded for the integer kernels.
 
-use crate::kernel::{Columns, GROUP, Group, Isa, Rounded};
+use crate::kernel::{Columns, GROUP, Group, Isa, Loops, Rounded};
 use crate::pool::Pool;
 
 /// Activations of a group below this magnitude count as zero: their scale could not be inverted.
@@ -61,11 +61,7 @@ impl Quantised {
         let (rows, width) = (x.len(), x.cols.div_ceil(GROUP));
         let mut new = Quantised { rows, width, groups: vec![Group::default(); rows * width] };
         pool.for_chunks(&mut new.groups, TASK / GROUP, |task, groups| {
-            isa.run(|| {
-                for (at, group) in (task * (TASK / GROUP)..).zip(groups) {
-                    *group = round(x.row(at / width), at % width, factors, columns);
-                }
-            });
+            isa.run_long(Rounding { x, width, columns, factors, first: task * (TASK / GROUP), groups });
         });
         new
     }
@@ -78,6 +74,30 @@ impl Quantised {
     /// As a kernel takes them.
     pub(crate) fn rounded(&self) -> Rounded<'_> {
         Rounded { width: self.width, groups: &self.groups }
+    }
+}
+
+/// Rounds some groups of `[rows, width]`, from the `first` on.
+struct Rounding<'a> {
+    x: RowsOf<'a>,
+    width: usize,
+    columns: Columns,
+    factors: Option<&'a [f32]>,
+    first: usize,
+    groups: &'a mut [Group],
+}
+
+impl Loops for Rounding<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let (mut row, mut g) = (self.first / self.width, self.first % self.width);
+        for group in self.groups {
+            *group = round(self.x.row(row), g, self.factors, self.columns);
+            g += 1;
+            if g == self.width {
+                (row, g) = (row + 1, 0);
+            }
+        }
     }
 }
 

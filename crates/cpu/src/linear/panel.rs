@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use shamrock_cmf::{Encoding, q4_tiled, q4tp, q8_2f, q8_row};
 use shamrock_model::{Error, Result};
 
-use crate::kernel::{AHEAD, BAND, Band, Columns, GROUP, Isa, Loops, NIBBLES, Rounded, prefetch};
+use crate::kernel::{BAND, Band, Columns, GROUP, Isa, Loops, NIBBLES, Rounded, prefetch};
 use crate::math::exp2;
 
 /// A matrix as it is stored.
@@ -24,6 +24,15 @@ impl Stored<'_> {
     pub(super) fn decode_rows(&self, rows: Range<usize>, out: &mut [f32]) -> Result<()> {
         Ok(shamrock_cmf::decode_rows(self.encoding, self.rows, self.cols, self.bytes, rows, out)?)
     }
+}
+
+/// Which band of a matrix.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    /// First of its rows; rows past the matrix's end repeat the last.
+    pub(super) first: usize,
+    /// What will be read afterwards: a hint.
+    pub(super) next: &'a [u8],
 }
 
 /// Weights of one matrix that integer kernels read in place.
@@ -110,27 +119,31 @@ impl<'a> Panel<'a> {
         }
     }
 
-    /// Asks for the beginning of the band that starts at `first`, which a product will read soon. (Further on,
-    /// and for the bands after it, kernels ask themselves.)
-    pub(super) fn prefetch(&self, first: usize) {
-        let rows = match self {
-            Panel::Nibbles(nibbles) => {
-                nibbles.ask_for_scales(first);
-                nibbles.band(first).rows
-            }
-            Panel::Bytes(bytes) => bytes.band(first).rows,
+    /// Bytes of the band of weight rows that starts at `first`; none if it lies past the end.
+    pub(super) fn weights(&self, first: usize) -> &'a [u8] {
+        let (bytes, rows) = match self {
+            Panel::Nibbles(Nibbles::Ladder(view)) => (view.nibbles.as_flattened(), view.rows()),
+            Panel::Nibbles(Nibbles::Tiled(view)) => (view.tiles.as_flattened(), view.rows()),
+            Panel::Bytes(bytes) => (bytes.quants, bytes.rows),
         };
-        for row in rows {
-            prefetch(&row[..row.len().min(AHEAD)]);
-        }
+        let width = bytes.len() / rows;
+        &bytes[first.min(rows) * width..(first + BAND).min(rows) * width]
     }
 
-    /// Products of the band of weight rows that starts at `first` with the `picked` rows of `x`, into
-    /// `out[i][r]`. Rows past the end repeat the last.
+    /// Asks for the band that starts at `first`, which a product will read soon. (For the one after it, kernels
+    /// ask themselves.)
+    pub(super) fn prefetch(&self, first: usize) {
+        if let Panel::Nibbles(nibbles) = self {
+            nibbles.ask_for_scales(first);
+        }
+        prefetch(self.weights(first));
+    }
+
+    /// Products of a band of weight rows with the `picked` rows of `x`, into `out[i][r]`.
     pub(super) fn multiply(
         &self,
         isa: Isa,
-        first: usize,
+        Place { first, next }: Place<'_>,
         x: &Rounded<'_>,
         picked: &[u32],
         scales: &mut Vec<[f32; BAND]>,
@@ -140,10 +153,10 @@ impl<'a> Panel<'a> {
             Panel::Nibbles(nibbles) => {
                 nibbles.ask_for_scales(first + BAND);
                 nibbles.scales(isa, first, scales);
-                isa.nibbles(&nibbles.band(first), scales, x, picked, out);
+                isa.nibbles(&nibbles.band(first, next), scales, x, picked, out);
             }
             Panel::Bytes(bytes) => {
-                isa.bytes(&bytes.band(first), bytes.cols, &bytes.row_scales(first), x, picked, out);
+                isa.bytes(&bytes.band(first, next), bytes.cols, &bytes.row_scales(first), x, picked, out);
             }
         }
     }
@@ -159,14 +172,11 @@ impl<'a> Nibbles<'a> {
         }
     }
 
-    fn band(&self, first: usize) -> Band<'a> {
-        let rows = std::array::from_fn(|r| self.row(first + r).0);
-        let stride = self.row(first).1;
-        let groups = match self {
-            Nibbles::Ladder(view) => view.groups(),
-            Nibbles::Tiled(view) => view.row(0).len(),
-        };
-        Band { rows, stride, ahead: BAND * stride * groups }
+    fn band<'b>(&self, first: usize, next: &'b [u8]) -> Band<'b>
+    where
+        'a: 'b,
+    {
+        Band { rows: std::array::from_fn(|r| self.row(first + r).0), stride: self.row(first).1, next }
     }
 
     /// Asks for the codes of the scales of the band that starts at `first`, if they lie apart.
@@ -188,31 +198,38 @@ impl<'a> Nibbles<'a> {
             Nibbles::Tiled(view) => {
                 let rows: [_; BAND] = std::array::from_fn(|r| view.row((first + r).min(view.rows() - 1)));
                 out.clear();
-                out.extend((0..rows[0].len()).map(|g| rows.map(|row| half(&row[g][..2]))));
+                out.extend((0..rows[0].len()).map(|g| rows.map(|row| half_at(&row[g]))));
             }
         }
     }
 }
 
 impl<'a> Bytes<'a> {
-    fn band(&self, first: usize) -> Band<'a> {
+    fn band<'b>(&self, first: usize, next: &'b [u8]) -> Band<'b>
+    where
+        'a: 'b,
+    {
         let row = |r: usize| &self.quants[(first + r).min(self.rows - 1) * self.cols..][..self.cols];
-        Band { rows: std::array::from_fn(row), stride: GROUP, ahead: BAND * self.cols }
+        Band { rows: std::array::from_fn(row), stride: GROUP, next }
     }
 
     /// Scales of the band that starts at row `first`.
     fn row_scales(&self, first: usize) -> [f32; BAND] {
-        std::array::from_fn(|r| half(&self.scales[2 * (first + r).min(self.rows - 1)..]))
+        std::array::from_fn(|r| half_at(&self.scales[2 * (first + r).min(self.rows - 1)..]))
     }
+}
+
+/// The half-precision number at the beginning of `bytes`.
+fn half_at(bytes: &[u8]) -> f32 {
+    half(u32::from(u16::from_le_bytes([bytes[0], bytes[1]])))
 }
 
 /// A half-precision number. Scales are read so often that the library's check of the processor on
 /// each conversion would show.
 #[inline(always)]
-fn half(bytes: &[u8]) -> f32 {
+fn half(bits: u32) -> f32 {
     /// 2¹¹²: the distance of the exponents' biases, 127 − 15.
     const REBIAS: f32 = f32::from_bits((112 + 127) << 23);
-    let bits = u32::from(u16::from_le_bytes([bytes[0], bytes[1]]));
     let magnitude = f32::from_bits((bits & 0x7fff) << 13) * REBIAS;
     // Exponent 31 stays above all numbers: infinities and NaNs.
     let magnitude =
@@ -235,12 +252,16 @@ impl Loops for LadderScales<'_> {
     fn run(self) {
         const CODE_BITS: usize = 5;
         let LadderScales { view, first, out } = self;
-        let (mut lo, mut step) = ([0.0; BAND], [0.0; BAND]);
+        let mut params = [0; BAND];
         let mut codes = [&[][..]; BAND];
         for r in 0..BAND {
             let row = (first + r).min(view.rows() - 1);
-            (lo[r], step[r]) = (half(&view.params[row][..2]), half(&view.params[row][2..]));
+            params[r] = u32::from_le_bytes(view.params[row]);
             codes[r] = view.row_codes(row);
+        }
+        let (mut lo, mut step) = ([0.0; BAND], [0.0; BAND]);
+        for r in 0..BAND {
+            (lo[r], step[r]) = (half(params[r] & 0xffff), half(params[r] >> 16));
         }
         // Eight codes fill five bytes: six of them end in the first four bytes, the last two lie in
         // the last four.
@@ -248,11 +269,7 @@ impl Loops for LadderScales<'_> {
             let (mut early, mut late) = ([0u32; BAND], [0u32; BAND]);
             for r in 0..BAND {
                 let bytes = &codes[r][octet * CODE_BITS..];
-                let word = match bytes.first_chunk::<8>() {
-                    Some(bytes) => u64::from_le_bytes(*bytes),
-                    None => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
-                };
-                (early[r], late[r]) = (word as u32, (word >> 8) as u32);
+                (early[r], late[r]) = (word(bytes), word(&bytes[1..]));
             }
             for (i, out) in out.iter_mut().enumerate() {
                 let (words, shift) = if i < 6 { (&early, i * CODE_BITS) } else { (&late, i * CODE_BITS - 8) };
@@ -265,6 +282,15 @@ impl Loops for LadderScales<'_> {
     }
 }
 
+/// The four bytes at the beginning of `bytes`; those past the end are zero.
+#[inline(always)]
+fn word(bytes: &[u8]) -> u32 {
+    match bytes.first_chunk() {
+        Some(four) => u32::from_le_bytes(*four),
+        None => bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use half::f16;
@@ -274,7 +300,7 @@ mod tests {
     #[test]
     fn half_precision_numbers_are_read_exactly() {
         for bits in 0..=u16::MAX {
-            let (got, want) = (half(&bits.to_le_bytes()), f16::from_bits(bits).to_f32());
+            let (got, want) = (half(u32::from(bits)), f16::from_bits(bits).to_f32());
             assert!(got == want || got.is_nan() && want.is_nan(), "{bits:x}: {got} against {want}");
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use shamrock_model::Result;
 
 use super::operand::{Quantised, RowsOf};
-use super::panel::{Panel, Stored};
+use super::panel::{Panel, Place, Stored};
 use crate::kernel::{BAND, Isa};
 
 /// A matrix and the activation rows that it multiplies, in the form it wants.
@@ -60,7 +60,15 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Asks for the weight rows from `first` on, which will be multiplied soon.
+    /// Bytes of the 16 weight rows from `first` on, if they are read in place; none past the end.
+    pub(crate) fn weights(&self, first: usize) -> &[u8] {
+        match self {
+            Source::Rounded { panel, .. } => panel.weights(first),
+            Source::Exact { .. } => &[],
+        }
+    }
+
+    /// Asks for the 16 weight rows from `first` on, which will be multiplied soon.
     pub(crate) fn prefetch(&self, first: usize) {
         if let Source::Rounded { panel, .. } = self {
             panel.prefetch(first);
@@ -68,7 +76,7 @@ impl<'a> Source<'a> {
     }
 
     /// Products of the 16 weight rows from `first` on with activation rows `rows`, into `out[i][r]`.
-    /// Weight rows past the end repeat the last.
+    /// Weight rows past the end repeat the last. `next` is what will be read afterwards: a hint.
     ///
     /// # Errors
     /// If the payload does not have the size of its shape.
@@ -78,6 +86,7 @@ impl<'a> Source<'a> {
         first: usize,
         rows: Range<usize>,
         scratch: &mut Scratch,
+        next: &[u8],
         out: &mut [[f32; BAND]],
     ) -> Result<()> {
         match self {
@@ -96,7 +105,8 @@ impl<'a> Source<'a> {
                 }
             }
             Source::Rounded { panel, x, picked } => {
-                panel.multiply(isa, first, &x.rounded(), &picked[rows], &mut scratch.scales, out);
+                let place = Place { first, next };
+                panel.multiply(isa, place, &x.rounded(), &picked[rows], &mut scratch.scales, out);
             }
         }
         Ok(())
