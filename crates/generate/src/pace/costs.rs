@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 /// Longer commits are prompts: another regime, of which too few come to learn from.
 const LONGEST: usize = 64;
 
+/// Samples of which an average is made, and with which it stands for itself.
+const KNOWN: u32 = 16;
+
 /// Relative cost of a row before anything is known of it.
 const ROW: f64 = 0.05;
 
@@ -36,7 +39,7 @@ impl Costs {
         seen.samples = seen.samples.saturating_add(1);
         // A pass that lost its processor for a while says little about passes.
         let time = if seen.samples > 3 { time.min(2.0 * seen.mean) } else { time };
-        seen.mean += (time - seen.mean) / f64::from(seen.samples.min(16));
+        seen.mean += (time - seen.mean) / f64::from(seen.samples.min(KNOWN));
     }
 
     /// Samples of a shape.
@@ -73,13 +76,15 @@ impl Costs {
 
     /// Expected time of a pass, in seconds.
     pub(super) fn time(&self, plane: &Plane, commit: usize, preview: usize) -> f64 {
-        let expected = self.bound(plane.at(commit, preview), commit, preview);
+        let expected = || self.bound(plane.at(commit, preview), commit, preview);
         match self.seen.get(&(commit, preview)) {
+            // Nothing to be tempered; and this is asked for every shape before every pass.
+            Some(seen) if seen.samples >= KNOWN => seen.mean,
             Some(seen) => {
                 let n = f64::from(seen.samples);
-                (n * seen.mean + expected) / (n + 1.0)
+                (n * seen.mean + expected()) / (n + 1.0)
             }
-            None => expected,
+            None => expected(),
         }
     }
 

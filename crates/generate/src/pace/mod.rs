@@ -26,6 +26,9 @@ use self::costs::{Costs, Plane};
 const CURIOSITY: f64 = 0.01;
 /// Passes without a preview, or without plain decoding, after which it is worth a try.
 const STALE: u32 = 32;
+/// Rows by which passes that verify differ. Every shape of a pass has a cost to be learned, is weighed before every
+/// pass, and is recorded by a GPU before it is fast.
+const STEP: usize = 2;
 /// Previews remembered.
 const REMEMBERED: usize = 32;
 
@@ -127,11 +130,15 @@ impl State {
         };
         let (mut best, mut unseen) = ((f64::NEG_INFINITY, Shape::default()), None);
         let (mut survival, mut tokens) = (1.0, 0.0);
-        for verify in 0..=drafts.len().min(room.rows) {
+        let most = drafts.len().min(room.rows);
+        for verify in 0..=most {
             if verify > 0 {
                 survival *= self.rates.at(drafts[verify - 1]);
             }
             tokens += survival;
+            if !considered(verify, most) {
+                continue;
+            }
             for preview in [0].into_iter().chain(previews(width).map(|rows| room.preview(verify, rows))) {
                 let shape = Shape { verify, preview };
                 let worth = worth(shape, survival, tokens);
@@ -212,13 +219,16 @@ impl State {
             loop {
                 gain += survival;
                 let next = survival * (before.tokens - rate * before.time);
-                for (time, next, again) in [(alone[verify], 0.0, 0.0), (with[verify], next, survival)] {
-                    let worth = gain - rate * time + next;
-                    if worth > best.0 {
-                        best = (worth, gain, time, again);
+                let draft = guesses.next();
+                if draft.is_none() || considered(verify, usize::MAX) {
+                    for (time, next, again) in [(alone[verify], 0.0, 0.0), (with[verify], next, survival)] {
+                        let worth = gain - rate * time + next;
+                        if worth > best.0 {
+                            best = (worth, gain, time, again);
+                        }
                     }
                 }
-                let Some(draft) = guesses.next() else { break };
+                let Some(draft) = draft else { break };
                 survival *= self.rates.at(draft);
                 verify += 1;
             }
@@ -230,6 +240,12 @@ impl State {
         let rounds = 1.0 / (1.0 - (again / count).min(0.95));
         Round { tokens: rounds * tokens / count, time: rounds * time / count, ..before }
     }
+}
+
+/// Whether a pass may verify so many drafts of at most `most`: none, all, or with the pending token a multiple of
+/// [`STEP`] rows.
+fn considered(verify: usize, most: usize) -> bool {
+    verify == 0 || verify == most || (verify + 1).is_multiple_of(STEP)
 }
 
 /// Rows of a preview that makes a pass of `width` rows together with the pending token. Fewer than
