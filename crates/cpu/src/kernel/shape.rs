@@ -56,8 +56,7 @@ pub(super) unsafe fn nibbles<S: Simd, T: Tile<S>>(
     out: &mut [[f32; BAND]],
 ) {
     const { assert!(T::BYTES == NIBBLES) };
-    let rows = w.rows.map(<[u8]>::as_ptr);
-    let band = Groups { rows, stride: w.stride, count: scales.len(), first: 0, next: w.next };
+    let band = Groups::of::<S>(w, scales.len());
     // SAFETY: the caller's promise.
     unsafe { all::<S, T, true>(&band, scales, x, picked, out) }
 }
@@ -76,8 +75,7 @@ pub(super) unsafe fn bytes<S: Simd, T: Tile<S>>(
     out: &mut [[f32; BAND]],
 ) {
     const { assert!(T::BYTES == GROUP) };
-    let rows = w.rows.map(<[u8]>::as_ptr);
-    let band = Groups { rows, stride: w.stride, count: cols / GROUP, first: 0, next: w.next };
+    let band = Groups::of::<S>(w, cols / GROUP);
     // SAFETY: the caller's promise.
     unsafe { all::<S, T, false>(&band, &[], x, picked, out) };
     if !cols.is_multiple_of(GROUP) {
@@ -88,7 +86,7 @@ pub(super) unsafe fn bytes<S: Simd, T: Tile<S>>(
             to[..rest.len()].copy_from_slice(rest);
         }
         let rows = padded.each_ref().map(|row| row.as_ptr());
-        let band = Groups { rows, stride: GROUP, count: 1, first: band.count, next: &[] };
+        let band = Groups { rows, stride: GROUP, count: 1, first: band.count, next: &[], share: 0 };
         for first in (0..BAND).step_by(S::ROWS) {
             // SAFETY: the caller's promise; a padded row is a whole group.
             unsafe { many::<S, T, false>(&band, &[], first, x, picked, out) };
@@ -109,17 +107,26 @@ struct Groups<'a> {
     first: usize,
     /// As for [`Band`].
     next: &'a [u8],
+    /// Bytes of it to ask for with each tile.
+    share: usize,
 }
 
-impl Groups<'_> {
+impl<'a> Groups<'a> {
+    /// All groups of a band.
+    #[inline(always)]
+    fn of<S: Simd>(w: &Band<'a>, count: usize) -> Self {
+        let tiles = (count * (BAND / S::ROWS)).max(1);
+        let share = w.next.len().div_ceil(LINE * tiles) * LINE;
+        Groups { rows: w.rows.map(<[u8]>::as_ptr), stride: w.stride, count, first: 0, next: w.next, share }
+    }
+
     /// Group `g` of the weight rows from `first` on. Asks for its share of what is read next: weights come from
     /// memory, and in order, while the loads of a tile go to many places at once.
     #[inline(always)]
     unsafe fn tile<S: Simd, T: Tile<S>>(&self, first: usize, g: usize) -> T {
-        let share = self.next.len().div_ceil(LINE * self.count * (BAND / S::ROWS)) * LINE;
-        let from = (first / S::ROWS * self.count + g) * share;
+        let from = (first / S::ROWS * self.count + g) * self.share;
         if let Some(rest) = self.next.get(from..) {
-            prefetch(&rest[..rest.len().min(share)]);
+            prefetch(&rest[..rest.len().min(self.share)]);
         }
         // SAFETY: the caller's promise.
         unsafe { T::load(&self.rows[first..first + S::ROWS], g * self.stride) }
