@@ -6,6 +6,7 @@ struct One {
     Experts experts;
     Routing routing;      // of the one row
     Matrix* picked;       // scratch [TOP_K]: the chosen experts' down
+    const u16* low;       // remainders of the experts' input, which `experts` names only where its products take halves of them
     const float* hidden;  // the residual stream [HIDDEN]
     float* sum;           // where it goes on; not `hidden`
 };
@@ -71,37 +72,67 @@ __device__ __forceinline__ void choose_one(const Routing& a, u32* chosen, float*
     __syncthreads();
 }
 
+#if SHAMROCK_EXPERT_ENCODING != 2  // integers, see digits.cuh
+
 // Steps of a warp's weights that are on their way at once.
-template <u32 ENC> constexpr int ONE_DEPTH = ENC == Q4 ? 4 : ENC == Q8 ? 2 : 1;
+template <u32 ENC> constexpr int ONE_DEPTH = ENC == Q4 ? 4 : 2;
+
+// For a block: the row's digits into `planes`, [DIGITS][HIDDEN_PAD]. Returns their unit.
+template <u32 OWN> __device__ __forceinline__ float put_row(u8* planes, const uint4 (&hi)[OWN], const uint4 (&lo)[OWN]) {
+    __shared__ u32 tops[ONE_WARPS];
+    float x[OWN][8], largest = 0.0f;
+#pragma unroll
+    for (u32 n = 0; n < OWN; n++) {
+        const u32 h[4] = {hi[n].x, hi[n].y, hi[n].z, hi[n].w}, l[4] = {lo[n].x, lo[n].y, lo[n].z, lo[n].w};
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            x[n][i] = from_half((u16)(h[i / 2] >> i % 2 * 16)) + from_half((u16)(l[i / 2] >> i % 2 * 16));
+            largest = fmaxf(largest, fabsf(x[n][i]));
+        }
+    }
+    u32 top = warp_max_bits(__float_as_uint(largest));
+    if (threadIdx.x % WARP == 0) tops[threadIdx.x / WARP] = top;
+    __syncthreads();
+#pragma unroll
+    for (u32 w = 0; w < ONE_WARPS; w++) top = max(top, tops[w]);
+    largest = __uint_as_float(top);
+#pragma unroll
+    for (u32 n = 0; n < OWN; n++) {
+        u32 at = (threadIdx.x + n * ONE_THREADS) * 8;
+        if (at < HIDDEN_PAD) put8<EXPERT_ENCODING>(planes + at, HIDDEN_PAD, x[n], units_of(largest));
+    }
+    __syncthreads();
+    return largest / LARGEST;
+}
 
 __device__ __forceinline__ void gate_up_of_one(const One& a) {
     constexpr u32 ENC = EXPERT_ENCODING;
-    constexpr bool LO = SPLIT == 2;
     constexpr int DEPTH = ONE_DEPTH<ENC>;
+    constexpr u32 OWN = (HIDDEN_PAD / 8 + ONE_THREADS - 1) / ONE_THREADS;
     let_next_start();
-    DYNAMIC_SHARED(shared);
+    __shared__ __align__(16) u8 planes[DIGITS * HIDDEN_PAD];
+    __shared__ float parts[2][ONE_WARPS][16];
     __shared__ u32 chosen[TOP_K];
     __shared__ float weights[TOP_K];
     const Experts& x = a.experts;
     u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     bool is_shared = blockIdx.x < x.shared_tiles;
     u32 item = is_shared ? blockIdx.x : blockIdx.x - x.shared_tiles;
-    u32 slot = is_shared ? TOP_K : item / x.row_tiles;
-    u32 tile[2];
-    tile[0] = tile[1] = is_shared ? item : item % x.row_tiles;
+    u32 slot = is_shared ? TOP_K : item / x.row_tiles, tile = is_shared ? item : item % x.row_tiles;
     if (is_shared) {
-        prefetch_tile(x.shared->gate, tile[0], warp, ONE_WARPS, x.shared->gate.steps, lane);
-        prefetch_tile(x.shared->up, tile[0], warp, ONE_WARPS, x.shared->up.steps, lane);
+        prefetch_tile(x.shared->gate, tile, warp, ONE_WARPS, x.shared->gate.steps, lane);
+        prefetch_tile(x.shared->up, tile, warp, ONE_WARPS, x.shared->up.steps, lane);
     }
     // The table of experts, a line a block.
     if (threadIdx.x == 0 && blockIdx.x * 128 < EXPERTS * sizeof(Expert)) prefetch((const u8*)x.experts + blockIdx.x * 128);
     wait_for_previous();
-    // The row's input, for when its weights have come.
-    for (u32 i = threadIdx.x; i < HIDDEN_PAD / 8; i += ONE_THREADS) {
-        copy_16((uint4*)shared + i, x.hi + i * 8);
-        if (LO) copy_16((uint4*)shared + HIDDEN_PAD / 8 + i, x.lo + i * 8);
+    // The row, which always has its remainders, for when its weights are on their way.
+    uint4 hi[OWN], lo[OWN];
+#pragma unroll
+    for (u32 n = 0; n < OWN; n++) {
+        u32 at = min(threadIdx.x + n * ONE_THREADS, HIDDEN_PAD / 8 - 1);
+        hi[n] = ((const uint4*)x.hi)[at], lo[n] = ((const uint4*)a.low)[at];
     }
-    end_copy_group();
     choose_one(a.routing, chosen, weights);
     if (blockIdx.x == 0 && threadIdx.x < TOP_K) {
         float total = 0.0f;
@@ -112,43 +143,50 @@ __device__ __forceinline__ void gate_up_of_one(const One& a) {
     }
     const Expert* expert = is_shared ? x.shared : x.experts + min(chosen[min(slot, TOP_K - 1)], EXPERTS - 1);
     const Matrix m[2] = {expert->gate, expert->up};
-    if (!is_shared && tile[0] == 0 && threadIdx.x == 0) a.picked[slot] = expert->down;
-    Ladder ladder[2] = {load_ladder<ENC>(m[0], tile[0], lane), load_ladder<ENC>(m[1], tile[1], lane)};
-    float acc[2][1][4] = {};
-    const u16 *hi[1] = {(const u16*)shared}, *lo[1] = {hi[0] + HIDDEN_PAD};
+    if (!is_shared && tile == 0 && threadIdx.x == 0) a.picked[slot] = expert->down;
+    Ladder ladder[2] = {load_ladder<ENC>(m[0], tile, lane), load_ladder<ENC>(m[1], tile, lane)};
+    Rows acc[2] = {};
+    float unit = 0.0f;
     for (u32 base = 0; base < m[0].steps; base += DEPTH * ONE_WARPS) {
         Packed<ENC> w[DEPTH][2];
 #pragma unroll
         for (int n = 0; n < DEPTH; n++)
 #pragma unroll
-            for (int i = 0; i < 2; i++) load_packed(w[n][i], m[i], tile[i], min(base + n * ONE_WARPS + warp, m[0].steps - 1), lane);
-        if (base == 0) {
-            copies_done<0>();
-            __syncthreads();
-        }
+            for (int i = 0; i < 2; i++) load_packed(w[n][i], m[i], tile, min(base + n * ONE_WARPS + warp, m[0].steps - 1), lane);
+        if (base == 0) unit = put_row<OWN>(planes, hi, lo);
 #pragma unroll
         for (int n = 0; n < DEPTH; n++) {
             u32 step = base + n * ONE_WARPS + warp;
             if (step >= m[0].steps) break;
-            Stage<1, 1, LO, ENC> in;
-            load_inputs<1, 1, LO, ENC, true>(in, hi, lo, step, lane);
+            float scale[2] = {scale_of(w[n][0], ladder[0]), scale_of(w[n][1], ladder[1])};
 #pragma unroll
-            for (int i = 0; i < 2; i++) multiply<ENC, 1, LO>(acc[i], w[n][i], ladder[i], in.hi, in.lo, lane);
+            for (int j = 0; j < 2; j++) {
+                uint2 digits = load_digits(planes + step * 64 + j * 32, HIDDEN_PAD);
+#pragma unroll
+                for (int i = 0; i < 2; i++) multiply_digits(acc[i], w[n][i], j, scale[i], digits);
+            }
         }
     }
-    scale_rows<2, 1, ENC>(acc, m, tile, lane);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        join_digits(acc[i]);
+        if (lane % 4 == 0) parts[i][warp][lane / 4] = acc[i].upper, parts[i][warp][lane / 4 + 8] = acc[i].lower;
+    }
     // What the next kernel reads of this expert is to be in the cache.
     const Matrix& down = expert->down;
     u32 tiles = is_shared ? x.shared_tiles : x.row_tiles;
-    for (u32 t = tile[0] + warp * tiles; t < down.row_tiles; t += ONE_WARPS * tiles) {
+    for (u32 t = tile + warp * tiles; t < down.row_tiles; t += ONE_WARPS * tiles) {
         prefetch_tile(down, t, 0, 1, down.steps, lane);
         if (ENC == Q4 && lane == 0) prefetch(down.scales + t * 32);
     }
-    reduce<2, 1, 1, ONE_WARPS>(acc, shared + HIDDEN_PAD * SPLIT / 2, 0, warp, lane);
-    if (warp > 0 || lane % 4) return;
-    u64 at = (u64)slot * x.stride + tile[0] * 16 + lane / 4;
-    store_split(x.act_hi, LO ? x.act_lo : nullptr, at, silu(acc[0][0][0]) * acc[1][0][0]);
-    store_split(x.act_hi, LO ? x.act_lo : nullptr, at + 8, silu(acc[0][0][2]) * acc[1][0][2]);
+    __syncthreads();
+    if (threadIdx.x >= 16) return;
+    float sum[2] = {};
+#pragma unroll
+    for (u32 w = 0; w < ONE_WARPS; w++) sum[0] += parts[0][w][threadIdx.x], sum[1] += parts[1][w][threadIdx.x];
+#pragma unroll
+    for (int i = 0; i < 2; i++) sum[i] *= ENC == Q8 ? unit * m[i].scales[tile * 16 + threadIdx.x] : unit;
+    store_split(x.act_hi, SPLIT == 2 ? x.act_lo : nullptr, (u64)slot * x.stride + tile * 16 + threadIdx.x, silu(sum[0]) * sum[1]);
 }
 
 // Grid: (row tiles of the shared expert, then those of each chosen one).
@@ -211,3 +249,4 @@ KERNEL(down_one, One, ONE_THREADS, 2) {
     for (u32 w = 0; w < ONE_WARPS; w++) before += parts[w][threadIdx.x];
     a.sum[col] = before;
 }
+#endif

@@ -74,6 +74,13 @@ __device__ __forceinline__ u32 and_or(u32 a, u32 mask, u32 bits) {
     return r;
 }
 
+// (a & mask) ^ bits in one instruction.
+__device__ __forceinline__ u32 and_xor(u32 a, u32 mask, u32 bits) {
+    u32 r;
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(r) : "r"(a), "r"(mask), "r"(bits));
+    return r;
+}
+
 // What passes once is to make way first in the L2 cache, so that instructions and activations stay.
 __device__ __forceinline__ u64 passing() {
     u64 policy;
@@ -107,6 +114,16 @@ __device__ __forceinline__ void mma_first(float (&c)[4], u32 a0, u32 a1, u32 a2,
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
         : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.0f));
+}
+
+// c += a b for a warp, in signed bytes: a is 16x32, b 32x8, c 16x8. With (g, t) = (lane / 4, lane % 4) a lane holds
+//   a0 a1 a2 a3   rows g, g+8, g, g+8, columns 4t .. 4t+3 (a0, a1) and 4t+16 .. 4t+19 (a2, a3)
+//   b0 b1         rows 4t .. 4t+3 and 4t+16 .. 4t+19 of column g
+//   c             as in `mma`
+__device__ __forceinline__ void mma_bytes(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 // Copies 16 bytes from global to shared memory in the background. A group is what a thread has begun

@@ -123,7 +123,7 @@ device_struct!(/// Arguments of `route_few`.
 RouteFew { dense: Dense, residual: Residual, ffn: Copy, routing: Routing, arrived: Ptr });
 
 device_struct!(/// Arguments of `gate_up_one` and `down_one`.
-One { experts: Experts, routing: Routing, picked: Ptr, hidden: Ptr, sum: Ptr });
+One { experts: Experts, routing: Routing, picked: Ptr, low: Ptr, hidden: Ptr, sum: Ptr });
 
 device_struct!(/// One scored row.
 ScoredRow { shaping: u32, position: i32, probe: u32, pad: u32 });

@@ -33,6 +33,7 @@ pub(crate) const MODULES: [(&str, &[&str]); 8] = [
             PRODUCTS,
             include_str!("../kernels/gemm.cu"),
             include_str!("../kernels/few.cu"),
+            include_str!("../kernels/digits.cuh"),
             include_str!("../kernels/one.cu"),
         ],
     ),

@@ -89,6 +89,10 @@ impl Buffer {
 pub(crate) struct Pinned(PinnedHostSlice<u8>);
 
 impl Pinned {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The bytes; waits for copies that were recorded on them.
     pub(crate) fn bytes(&mut self) -> Result<&mut [u8]> {
         self.0.as_mut_slice().map_err(driver)

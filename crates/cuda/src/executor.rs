@@ -13,7 +13,7 @@ use shamrock_model::{
 
 use crate::abi::{self, Ptr};
 use crate::cache::{ExpertCache, Found};
-use crate::device::{Device, driver};
+use crate::device::{Device, Pinned, driver};
 use crate::geometry::Geometry;
 use crate::inputs::{Inputs, Plan, Shape, pick};
 use crate::pass::{Launcher, Profile, TENSOR_QUERIES};
@@ -59,6 +59,8 @@ struct Engine {
     graphs: HashMap<Shape, Recording>,
     space: Workspace,
     inputs: Inputs,
+    /// Where results arrive.
+    results: Pinned,
     weights: DeviceWeights,
     /// Where the routed experts are not all resident.
     cache: Option<ExpertCache>,
@@ -132,6 +134,7 @@ impl CudaExecutor {
         let room = Room { rows: 32, scored: 32, partial_rows: 32 };
         let space = Workspace::new(&device, &geometry, room)?;
         let inputs = Inputs::new(&device, TABLE_BYTES)?;
+        let results = device.pinned(result_bytes(room.scored))?;
         let limits = Limits {
             max_context: options.max_context.unwrap_or(model.config.max_context),
             max_rows: MAX_ROWS,
@@ -143,6 +146,7 @@ impl CudaExecutor {
             graphs: HashMap::new(),
             space,
             inputs,
+            results,
             weights,
             cache,
             geometry,
@@ -293,13 +297,16 @@ impl Engine {
     }
 
     /// Waits for a pass and fetches its scores, part by part, and the distinct experts.
-    fn collect(&self, plan: &Plan<'_>) -> Result<(Vec<Scored>, u32)> {
+    fn collect(&mut self, plan: &Plan<'_>) -> Result<(Vec<Scored>, u32)> {
         let vocab = self.geometry.config.vocab_size;
-        let picks = if plan.shape.picks { plan.shape.scored } else { 0 };
-        let record = size_of::<abi::PickRecord>();
-        let mut results = vec![0u32; (RESULT_HEADER + picks * record) / 4];
-        self.device.download(self.space.results, &mut results)?;
-        let records: &[abi::PickRecord] = bytemuck::cast_slice(&results[RESULT_HEADER / 4..]);
+        let bytes = result_bytes(if plan.shape.picks { plan.shape.scored } else { 0 });
+        if self.results.len() < bytes {
+            self.results = self.device.pinned(bytes.next_power_of_two())?;
+        }
+        let results = &mut self.results.bytes()?[..bytes];
+        self.device.download(self.space.results, results)?;
+        let distinct = bytemuck::pod_read_unaligned(&results[..4]);
+        let records: &[abi::PickRecord] = bytemuck::cast_slice(&results[RESULT_HEADER..]);
         let scored = plan.parts.iter().map(|part| {
             Ok(match part.score {
                 Score::None => Scored::None,
@@ -312,7 +319,7 @@ impl Engine {
                 Score::Picks { .. } => Scored::Picks(records[part.scored.clone()].iter().map(pick).collect()),
             })
         });
-        Ok((scored.collect::<Result<_>>()?, results[0]))
+        Ok((scored.collect::<Result<_>>()?, distinct))
     }
 
     /// Splits of the context in attention, so that few queries over a long prefix fill the device. A
@@ -344,6 +351,11 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// Bytes that come back from a pass with so many picks.
+fn result_bytes(picks: usize) -> usize {
+    RESULT_HEADER + picks * size_of::<abi::PickRecord>()
 }
 
 /// A part's entry in the tables.

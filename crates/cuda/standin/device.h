@@ -127,6 +127,7 @@ inline float __uint_as_float(unsigned x) { return __int_as_float((int)x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
@@ -202,6 +203,23 @@ inline void mma(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a
 inline void mma_first(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
     for (float& x : c) x = 0;
     mma(c, a0, a1, a2, a3, b0, b1);
+}
+
+inline unsigned and_xor(unsigned a, unsigned mask, unsigned bits) { return (a & mask) ^ bits; }
+
+struct Bytes {
+    unsigned a[4], b[2];
+};
+inline void mma_bytes(int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+    Bytes mine = {{a0, a1, a2, a3}, {b0, b1}};
+    const standin::Slot* slots = standin::exchange(PRODUCT, mine);
+    unsigned g = standin_fiber->lane / 4, t = standin_fiber->lane % 4;
+    for (unsigned i = 0; i < 4; i++)
+        for (unsigned k = 0; k < 4; k++) {
+            const signed char* a = (const signed char*)((const Bytes*)slots[g * 4 + k].bytes)->a;
+            const signed char* b = (const signed char*)((const Bytes*)slots[(t * 2 + i % 2) * 4 + k].bytes)->b;
+            for (unsigned j = 0; j < 8; j++) c[i] += a[(j / 4 * 2 + i / 2) * 4 + j % 4] * b[j];
+        }
 }
 
 // Copies happen when they are waited for, the target holds NaN bytes until then.

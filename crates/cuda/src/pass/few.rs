@@ -89,9 +89,10 @@ impl Launcher<'_> {
         self.device.launch("route_few", grid, &args)
     }
 
-    /// Whether this pass is a causal token whose experts are all on the device.
+    /// Whether this pass is a causal token whose experts are all on the device, and integers.
     pub(super) fn is_one_row(&self, cached: bool) -> bool {
-        self.shape.rows == 1 && self.shape.previews == 0 && self.routes_at_once() && !cached
+        let integers = self.geometry.experts != abi::F16;
+        self.shape.rows == 1 && self.shape.previews == 0 && self.routes_at_once() && !cached && integers
     }
 
     /// What is to be added to the residual stream behind a layer's experts.
@@ -112,13 +113,10 @@ impl Launcher<'_> {
         mark("router")?;
         let experts = self.expert_args(layer, self.all_experts(layer));
         let [hidden, sum] = s.hidden;
-        let args = abi::One { experts, routing, picked: s.picked, hidden, sum };
+        let args = abi::One { experts, routing, picked: s.picked, low: s.ffn.lo, hidden, sum };
         let items =
             layer.expert_tiles.1 as usize + self.geometry.config.moe.top_k * layer.expert_tiles.0 as usize;
-        let halves = self.geometry.halves();
-        // The row, and what seven of eight warps hand over of two tiles of 16 by 8.
-        let shared = padded(self.geometry.config.hidden_size) * 2 * halves + 7 * 2 * 4 * 32 * 4;
-        self.device.launch("gate_up_one", Grid::new((items, 1, 1), THREADS).shared(shared), &args)?;
+        self.device.launch("gate_up_one", Grid::new((items, 1, 1), THREADS), &args)?;
         mark("gate and up")?;
         let bands = self.geometry.config.hidden_size.div_ceil(16);
         self.device.launch("down_one", Grid::new((bands, 1, 1), THREADS), &args)?;
