@@ -6,7 +6,8 @@
     tools/pass-model.py --geometry clover-35b-a3b --machine FIXED_US,GB_S,GMAC_S
                                                                    predict for a machine
 
-A pass takes fixed + bytes / bandwidth + multiply-adds / peak.  Needs nothing but Python.
+A pass takes fixed + bytes / bandwidth + multiply-adds / peak, with a bandwidth of their own for routed experts, which
+lie all over the file and have few rows each.  Needs nothing but Python.
 """
 
 import argparse
@@ -50,29 +51,32 @@ def experts(g, commit, preview):
     return free + core * (1 - free / g["experts"])
 
 
-def work(g, commit, preview, scored, distinct=None, read=None):
+def work(g, commit, preview, scored, distinct=None):
+    """What a pass takes: one pass, bytes read and multiply-adds, and what of the bytes is routed experts."""
     row, head, dense, head_bytes, expert = sizes(g)
     if distinct is None:
         distinct = g["layers"] * experts(g, commit, preview)
-    if read is None:
-        read = dense + (head_bytes if scored else 0) + distinct * expert
-    return read, (commit + preview) * row + scored * head
+    routed = distinct * expert
+    return 1, dense + (head_bytes if scored else 0) + routed, (commit + preview) * row + scored * head, routed
 
 
-def seconds(machine, read, macs):
-    fixed, bandwidth, peak = machine
-    return fixed + read / bandwidth + macs / peak
+def seconds(machine, taken):
+    return sum(m * t for m, t in zip(machine, taken))
 
 
 def fit(samples):
-    """Non-negative least squares on relative errors, over all sets of terms that are not zero."""
+    """Seconds for each of what `work` returns: non-negative least squares on relative errors, over all sets of terms
+    that are not zero."""
     best = None
-    for kept in range(1, 8):
-        terms = [i for i in range(3) if kept >> i & 1]
-        rows = [([(1, read, macs)[i] / t for i in terms]) for read, macs, t in samples]
+    count = len(samples[0][0])
+    for kept in range(1, 1 << count):
+        terms = [i for i in range(count) if kept >> i & 1]
+        rows = [[taken[i] / t for i in terms] for taken, t in samples]
         n = len(terms)
         a = [[sum(r[i] * r[j] for r in rows) for j in range(n)] + [sum(r[i] for r in rows)] for i in range(n)]
         for i in range(n):
+            largest = max(range(i, n), key=lambda j: abs(a[j][i]))
+            a[i], a[largest] = a[largest], a[i]
             if abs(a[i][i]) < 1e-300:
                 break
             for j in range(n):
@@ -84,17 +88,16 @@ def fit(samples):
             continue
         error = sum((sum(c * v for c, v in zip(r, x)) - 1) ** 2 for r in rows)
         if best is None or error < best[0]:
-            whole = [0.0, 0.0, 0.0]
+            whole = [0.0] * count
             for i, value in zip(terms, x):
                 whole[i] = value
             best = (error, whole)
-    fixed, per_byte, per_mac = best[1]
-    return fixed, 1 / per_byte if per_byte else math.inf, 1 / per_mac if per_mac else math.inf
+    return best[1]
 
 
 def conclude(g, machine):
     def time(commit, preview, scored):
-        return seconds(machine, *work(g, commit, preview, scored))
+        return seconds(machine, work(g, commit, preview, scored))
 
     block = g["block"]
     decode, turn, preview = time(1, 0, 1), time(block, block, block), time(0, block, block // 2)
@@ -117,12 +120,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("passes", nargs="?", help="lines of `shamrock bench --json`")
     parser.add_argument("--geometry", choices=GEOMETRIES, default="clover-nano")
-    parser.add_argument("--machine", help="FIXED_US,GB_S,GMAC_S")
+    parser.add_argument("--machine", help="FIXED_US,GB_S,GMAC_S, and GB_S of routed experts if it differs")
     args = parser.parse_args()
     g = GEOMETRIES[args.geometry]
     if args.machine:
-        fixed, bandwidth, peak = map(float, args.machine.split(","))
-        return conclude(g, (fixed * 1e-6, bandwidth * 1e9, peak * 1e9))
+        fixed, bandwidth, peak, *routed = map(float, args.machine.split(","))
+        more = 1e-9 / routed[0] - 1e-9 / bandwidth if routed else 0.0
+        return conclude(g, (fixed * 1e-6, 1e-9 / bandwidth, 1e-9 / peak, more))
     samples = []
     with open(args.passes, encoding="utf-8") as lines:
         for line in map(json.loads, lines):
@@ -130,16 +134,17 @@ def main():
                 continue
             preview = line["rows"] if line["work"] == "preview" else 0
             commit = line["rows"] - preview
-            read, macs = work(g, commit, preview, preview or 1, line["distinct_experts"], line["bytes"])
-            samples.append((line["work"], line["rows"], read, macs, line["median_ms"] / 1e3))
+            taken = work(g, commit, preview, preview or 1, line["distinct_experts"])
+            samples.append((line["work"], line["rows"], taken, line["median_ms"] / 1e3))
     machine = fit([s[2:] for s in samples])
-    print("fixed {:.0f} us, {:.1f} GB/s, {:.1f} G multiply-adds/s".format(
-        machine[0] * 1e6, machine[1] / 1e9, machine[2] / 1e9))
+    fixed, byte, mac, more = machine
+    rates = [1e-9 / m if m else math.inf for m in (byte, mac, byte + more)]
+    print("fixed {:.0f} us, {:.1f} GB/s, {:.1f} G multiply-adds/s, routed experts {:.1f} GB/s".format(fixed * 1e6, *rates))
     print("pass            bytes  multiply-adds   measured   predicted    off")
-    for name, rows, read, macs, time in samples:
-        predicted = seconds(machine, read, macs)
-        print(f"{name:<8} {rows:>4} {read / 1e6:>7.1f}M {macs / 1e6:>12.0f}M {time * 1e3:>7.2f} ms "
-              f"{predicted * 1e3:>8.2f} ms {100 * (predicted / time - 1):>+5.0f}%")
+    for name, rows, taken, time in samples:
+        predicted = seconds(machine, taken)
+        print(f"{name:<8} {rows:>4} {taken[1] / 1e6:>7.1f}M {taken[2] / 1e6:>12.0f}M "
+              f"{time * 1e3:>7.2f} ms {predicted * 1e3:>8.2f} ms {100 * (predicted / time - 1):>+5.0f}%")
     conclude(g, machine)
 
 

@@ -229,7 +229,7 @@ impl Engine {
         let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
         let before = self.device.stream.record_event(flags).map_err(driver)?;
         let mut profile = self.profile.then(Profile::default);
-        self.play(plan.shape, &mut profile)?;
+        let cold = self.play(plan.shape, &mut profile)?;
         let after = self.device.stream.record_event(flags).map_err(driver)?;
         let (scores, distinct) = self.collect(&plan)?;
 
@@ -250,6 +250,7 @@ impl Engine {
             expert_hits: hits,
             expert_misses: misses,
             fill_bytes: bytes,
+            cold,
             stages: profile.as_ref().map(Profile::stages).transpose()?.unwrap_or_default(),
             ..PassStats::default()
         };
@@ -257,8 +258,8 @@ impl Engine {
     }
 
     /// Runs the kernels of a shape: launched one by one the first times, then recorded, and replayed
-    /// from then on.
-    fn play(&mut self, shape: Shape, profile: &mut Option<Profile>) -> Result<()> {
+    /// from then on. Whether that is still to come is returned.
+    fn play(&mut self, shape: Shape, profile: &mut Option<Profile>) -> Result<bool> {
         let launcher = Launcher {
             device: &self.device,
             geometry: &self.geometry,
@@ -268,10 +269,10 @@ impl Engine {
             shape,
         };
         if profile.is_some() || self.cache.is_some() {
-            return launcher.run(profile, &mut self.cache);
+            return launcher.run(profile, &mut self.cache).map(|()| false);
         }
         match self.graphs.get_mut(&shape) {
-            Some(Recording::Graph(graph)) => return graph.launch().map_err(driver),
+            Some(Recording::Graph(graph)) => return graph.launch().map_err(driver).map(|()| false),
             Some(Recording::Seen(times)) if *times >= RECORD_AFTER => {
                 let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
                 self.device.stream.begin_capture(mode).map_err(driver)?;
@@ -282,7 +283,7 @@ impl Engine {
                 if let Some(graph) = graph.map_err(driver)? {
                     graph.launch().map_err(driver)?;
                     self.graphs.insert(shape, Recording::Graph(graph));
-                    return Ok(());
+                    return Ok(true);
                 }
             }
             Some(Recording::Seen(times)) => *times += 1,
@@ -293,7 +294,7 @@ impl Engine {
                 self.graphs.insert(shape, Recording::Seen(1));
             }
         }
-        launcher.run(profile, &mut None)
+        launcher.run(profile, &mut None).map(|()| true)
     }
 
     /// Waits for a pass and fetches its scores, part by part, and the distinct experts.

@@ -170,6 +170,7 @@ impl Lookahead {
             commit: commit + self.shape.verify,
             preview_rows: self.shape.preview,
             time: (cost.device + cost.host).as_secs_f64(),
+            cold: cost.cold,
             guesses: held.chain(last).collect(),
             preview,
         });

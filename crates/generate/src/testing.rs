@@ -1,5 +1,6 @@
 //! A model-free executor for tests of what generates: made-up logits, real sequence semantics.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use shamrock_model::config::{AttentionConfig, BlockConfig, GdnConfig, MoeConfig};
@@ -23,6 +24,9 @@ pub struct ScriptedExecutor {
     passes: usize,
     fails_at: Option<usize>,
     clock: Box<Clock>,
+    cold_passes: u32,
+    /// Passes so far by committed and previewed rows.
+    shapes: HashMap<(usize, usize), u32>,
 }
 
 /// Time of a pass by its committed and previewed rows.
@@ -73,12 +77,21 @@ impl ScriptedExecutor {
             passes: 0,
             fails_at: None,
             clock: Box::new(|_, _| Duration::ZERO),
+            cold_passes: 0,
+            shapes: HashMap::new(),
         }
     }
 
     /// With passes that say they took this long, by the rows they committed and previewed in all.
     pub fn with_clock(mut self, clock: impl Fn(usize, usize) -> Duration + Send + 'static) -> Self {
         self.clock = Box::new(clock);
+        self
+    }
+
+    /// With the first passes of every shape taking three times as long, and saying that they are
+    /// [cold](PassStats::cold).
+    pub fn with_cold_passes(mut self, passes: u32) -> Self {
+        self.cold_passes = passes;
         self
     }
 
@@ -251,8 +264,12 @@ impl Executor for ScriptedExecutor {
                 return Err(Error::Device { backend: "scripted", problem: "failed as told".into() });
             }
             let rows = |part: fn(&Step<'_>) -> usize| steps.iter().map(part).sum();
-            let device = (self.clock)(rows(|step| step.commit.len()), rows(|step| step.preview.len()));
-            pass.stats = PassStats { device, distinct_experts: 1, ..pass.stats };
+            let shape = (rows(|step| step.commit.len()), rows(|step| step.preview.len()));
+            let before = self.shapes.entry(shape).or_insert(0);
+            let cold = *before < self.cold_passes;
+            *before += 1;
+            let device = (self.clock)(shape.0, shape.1) * if cold { 3 } else { 1 };
+            pass.stats = PassStats { device, distinct_experts: 1, cold, ..pass.stats };
             Ok(pass)
         })
     }

@@ -189,6 +189,8 @@ pub struct PassStats {
     /// Bytes that those misses added to what the device holds: newly viewed where memory is shared, sent
     /// to the device's cache where it is not.
     pub fill_bytes: u64,
+    /// The executor had not prepared for passes of this shape yet, so that it took longer than later ones will.
+    pub cold: bool,
     /// Times per stage when profiling is on, in the order they first ran.
     pub stages: Vec<(&'static str, Duration)>,
 }
@@ -207,6 +209,7 @@ impl PassStats {
         self.expert_hits += other.expert_hits;
         self.expert_misses += other.expert_misses;
         self.fill_bytes += other.fill_bytes;
+        self.cold |= other.cold;
         for (stage, time) in &other.stages {
             match self.stages.iter_mut().find(|(name, _)| name == stage) {
                 Some((_, total)) => *total += *time,

@@ -6,7 +6,11 @@ use std::collections::BTreeMap;
 const LONGEST: usize = 64;
 
 /// Samples of which an average is made, and with which it stands for itself.
-const KNOWN: u32 = 16;
+const KNOWN: u32 = 32;
+
+/// Times the average that a pass counts for at most: of passes that took longer, the host was held up. Otherwise shapes
+/// would differ more by who was held up than by what they take.
+const HELD_UP: f64 = 1.25;
 
 /// Relative cost of a row before anything is known of it.
 const ROW: f64 = 0.05;
@@ -37,8 +41,7 @@ impl Costs {
         }
         let seen = self.seen.entry((commit, preview)).or_insert(Seen { mean: time, samples: 0 });
         seen.samples = seen.samples.saturating_add(1);
-        // A pass that lost its processor for a while says little about passes.
-        let time = if seen.samples > 3 { time.min(2.0 * seen.mean) } else { time };
+        let time = if seen.samples > 3 { time.min(HELD_UP * seen.mean) } else { time };
         seen.mean += (time - seen.mean) / f64::from(seen.samples.min(KNOWN));
     }
 

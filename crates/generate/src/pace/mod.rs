@@ -74,6 +74,8 @@ pub(crate) struct Observation {
     pub(crate) preview_rows: usize,
     /// Seconds it took.
     pub(crate) time: f64,
+    /// Whether later passes of its shape will take less.
+    pub(crate) cold: bool,
     /// Confidences of guesses whose place is decided now, and whether they were right.
     pub(crate) guesses: Vec<(f32, bool)>,
     /// If it previewed and all drafts before held: confidences of the preview's rows.
@@ -167,7 +169,13 @@ impl State {
 
     fn learn(&mut self, seen: Observation) {
         self.passes += 1;
-        self.costs.add(seen.commit, seen.preview_rows, seen.time);
+        if seen.cold {
+            // Its time says nothing of later passes, but is lost for looking around.
+            let later = self.costs.time(&self.costs.plane(), seen.commit, seen.preview_rows);
+            self.budget -= (seen.time - later).max(0.0);
+        } else {
+            self.costs.add(seen.commit, seen.preview_rows, seen.time);
+        }
         for (confidence, right) in seen.guesses {
             self.rates.add(confidence, right);
         }
