@@ -6,8 +6,8 @@
     tools/pass-model.py --geometry clover-35b-a3b --machine FIXED_US,GB_S,GMAC_S
                                                                    predict for a machine
 
-A pass takes fixed + bytes / bandwidth + multiply-adds / peak, with a bandwidth of their own for routed experts, which
-lie all over the file and have few rows each.  Needs nothing but Python.
+A pass takes fixed + bytes / bandwidth + multiply-adds / peak. Rows that are committed together have a peak of their own: they
+choose experts freely, so that each expert has few of them.  Needs nothing but Python.
 """
 
 import argparse
@@ -52,12 +52,12 @@ def experts(g, commit, preview):
 
 
 def work(g, commit, preview, scored, distinct=None):
-    """What a pass takes: one pass, bytes read and multiply-adds, and what of the bytes is routed experts."""
+    """What a pass takes: one pass, bytes read, multiply-adds, and what of those is rows committed together with others."""
     row, head, dense, head_bytes, expert = sizes(g)
     if distinct is None:
         distinct = g["layers"] * experts(g, commit, preview)
-    routed = distinct * expert
-    return 1, dense + (head_bytes if scored else 0) + routed, (commit + preview) * row + scored * head, routed
+    read = dense + (head_bytes if scored else 0) + distinct * expert
+    return 1, read, (commit + preview) * row + scored * head, max(commit - 1, 0) * row
 
 
 def seconds(machine, taken):
@@ -120,12 +120,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("passes", nargs="?", help="lines of `shamrock bench --json`")
     parser.add_argument("--geometry", choices=GEOMETRIES, default="clover-nano")
-    parser.add_argument("--machine", help="FIXED_US,GB_S,GMAC_S, and GB_S of routed experts if it differs")
+    parser.add_argument("--machine", help="FIXED_US,GB_S,GMAC_S, and GMAC_S of commits if it differs")
     args = parser.parse_args()
     g = GEOMETRIES[args.geometry]
     if args.machine:
-        fixed, bandwidth, peak, *routed = map(float, args.machine.split(","))
-        more = 1e-9 / routed[0] - 1e-9 / bandwidth if routed else 0.0
+        fixed, bandwidth, peak, *commits = map(float, args.machine.split(","))
+        more = 1e-9 / commits[0] - 1e-9 / peak if commits else 0.0
         return conclude(g, (fixed * 1e-6, 1e-9 / bandwidth, 1e-9 / peak, more))
     samples = []
     with open(args.passes, encoding="utf-8") as lines:
@@ -138,8 +138,8 @@ def main():
             samples.append((line["work"], line["rows"], taken, line["median_ms"] / 1e3))
     machine = fit([s[2:] for s in samples])
     fixed, byte, mac, more = machine
-    rates = [1e-9 / m if m else math.inf for m in (byte, mac, byte + more)]
-    print("fixed {:.0f} us, {:.1f} GB/s, {:.1f} G multiply-adds/s, routed experts {:.1f} GB/s".format(fixed * 1e6, *rates))
+    rates = [1e-9 / m if m else math.inf for m in (byte, mac, mac + more)]
+    print("fixed {:.0f} us, {:.1f} GB/s, {:.1f} G multiply-adds/s, commits {:.1f} G".format(fixed * 1e6, *rates))
     print("pass            bytes  multiply-adds   measured   predicted    off")
     for name, rows, taken, time in samples:
         predicted = seconds(machine, taken)
