@@ -200,6 +200,7 @@ impl Engine {
             expert_hits: routing.found.hits,
             expert_misses: routing.found.misses,
             fill_bytes: routing.found.bytes,
+            cold: false,
             stages: times.stages,
         };
         Ok(PassOutput { outputs, stats })
