@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 const LONGEST: usize = 64;
 
 /// Samples of which an average is made, and with which it stands for itself.
-const KNOWN: u32 = 32;
+const KNOWN: u32 = 16;
 
 /// Times the average that a pass counts for at most: of passes that took longer, the host was held up. Otherwise shapes
 /// would differ more by who was held up than by what they take.
